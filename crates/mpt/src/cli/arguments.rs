@@ -4,6 +4,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -28,6 +29,13 @@ pub(super) enum Command {
     Up(UpArgs),
     /// Show the status of a running tunnel
     Status(ReportArgs),
+    /// Show the paths of a running tunnel live, twice a second; keys: s sort, p pause, q quit
+    Top {
+        #[command(flatten)]
+        tunnel: TunnelArg,
+    },
+    /// Print the events of a running tunnel as they happen
+    Watch(WatchArgs),
     /// List the paths of a running tunnel, or take one up or down
     #[command(subcommand)]
     Path(PathCommand),
@@ -216,6 +224,26 @@ pub(super) struct ReportArgs {
     /// Print JSON; docs/guide/status.md explains the fields
     #[arg(long)]
     pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct WatchArgs {
+    #[command(flatten)]
+    pub(super) tunnel: TunnelArg,
+    /// Print JSON, one object a line, with samples of the state; docs/guide/status.md explains the fields
+    #[arg(long)]
+    pub(super) json: bool,
+    /// With --json: seconds between two samples
+    #[arg(long, requires = "json", value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub(super) interval: Duration,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is no number of seconds"))?;
+    match (0.1..=86_400.0).contains(&seconds) {
+        true => Ok(Duration::from_secs_f64(seconds)),
+        false => Err("the least is 0.1, the most is 86400".to_owned()),
+    }
 }
 
 #[derive(Debug, Subcommand)]

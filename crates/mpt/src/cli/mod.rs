@@ -11,6 +11,9 @@ mod keys;
 mod legacy;
 mod pair;
 mod render;
+mod terminal;
+mod top;
+mod watch;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -38,6 +41,8 @@ pub fn run(cli: Cli, up: impl FnOnce(File, Option<&Path>) -> Result<(), Failure>
     let done = match cli.command {
         Command::Up(arguments) => commands::up(arguments, up),
         Command::Status(named) => commands::status(named),
+        Command::Top { tunnel } => top::run(&tunnel),
+        Command::Watch(arguments) => watch::run(&arguments),
         Command::Path(command) => commands::path(command),
         Command::Peer(PeerCommand::List(named)) => commands::peers(&named),
         Command::KillSwitch(KillSwitchCommand::On { file }) => commands::kill_switch(&file),

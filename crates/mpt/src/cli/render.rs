@@ -81,7 +81,7 @@ fn rows_of_now(peer: &PeerReport) -> Vec<Row> {
     let middle: &[&str] = if is_measured { &["LOAD", "LOSS", "RATE"] } else { &["WEIGHT"] };
     let heading = [&["PATH", "STATE", "RTT"], middle, &["OUT", "IN", "SHARE"]].concat();
     let row = |path: &PathReport| {
-        let mut row = vec![short(&path.name), verdict::state(path).to_owned(), milliseconds(path.srtt_us)];
+        let mut row = vec![short(&path.name, NAME), verdict::state(path).to_owned(), milliseconds(path.srtt_us)];
         if is_measured {
             row.extend([milliseconds(path.queue_us), loss(path), bits(path.rate_bits_per_s)]);
         } else {
@@ -96,28 +96,28 @@ fn rows_of_now(peer: &PeerReport) -> Vec<Row> {
 }
 
 /// Shortens a name in the middle, so that a table fits.
-fn short(name: &str) -> String {
-    let (count, half) = (name.chars().count(), NAME / 2);
-    match count <= NAME {
+pub(super) fn short(name: &str, columns: usize) -> String {
+    let (count, half) = (name.chars().count(), columns / 2);
+    match count <= columns {
         true => name.to_owned(),
         false => name.chars().take(half).chain(['~']).chain(name.chars().skip(count - half)).collect(),
     }
 }
 
-fn or_dash(text: Option<String>) -> String {
+pub(super) fn or_dash(text: Option<String>) -> String {
     text.unwrap_or_else(|| "-".to_owned())
 }
 
-fn milliseconds(us: Option<u64>) -> String {
+pub(super) fn milliseconds(us: Option<u64>) -> String {
     or_dash(us.map(|us| format!("{} ms", digits(us as f64 / 1e3))))
 }
 
-fn loss(path: &PathReport) -> String {
+pub(super) fn loss(path: &PathReport) -> String {
     or_dash(path.loss.map(|loss| format!("{} %", digits(loss * 100.0))))
 }
 
 /// Formats a rate in bit/s.
-fn bits(rate: Option<u64>) -> String {
+pub(super) fn bits(rate: Option<u64>) -> String {
     or_dash(rate.map(|rate| {
         let (mut value, mut unit) = (rate as f64, "");
         for larger in ["k", "M", "G", "T"] {
@@ -201,7 +201,7 @@ fn dropped(drops: &BTreeMap<String, u64>) -> String {
 }
 
 /// Aligns columns two spaces apart, figures to the right.
-fn table(rows: Vec<Row>) -> String {
+pub(super) fn table(rows: Vec<Row>) -> String {
     let Some(heading) = rows.first().cloned() else { return String::new() };
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<_> = (0..heading.len()).map(width).collect();
@@ -241,7 +241,7 @@ fn digits(value: f64) -> String {
 }
 
 /// Formats a duration in its two largest units.
-fn span(seconds: u64) -> String {
+pub(super) fn span(seconds: u64) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
     match () {
         () if days > 0 => format!("{days} d {hours} h"),

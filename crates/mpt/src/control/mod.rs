@@ -5,10 +5,12 @@
 //!        |                                            |
 //!     Client --- /run/mpt/INTERFACE.sock --------> Server (inside the daemon's loop, never blocking it)
 //!                /run/mpt/INTERFACE.lock              '-> (ClientToken, Request) ... respond(ClientToken, Response)
+//!   mpt watch, top, web                                 |
+//!     Client --- /run/mpt/INTERFACE.status ------> Server (takes `status` and `watch` only)
 //! ```
 //!
-//! Write access to the socket permits control of the tunnel; its mode is 0660. `docs/guide/status.md` describes the
-//! protocol and the status report. The daemon defines the effect of the requests.
+//! Write access to the control socket permits control of the tunnel; its mode is 0660. `docs/guide/status.md` describes
+//! the protocol and the status report. The daemon defines the effect of the requests.
 
 mod client;
 mod connection;
@@ -17,6 +19,7 @@ mod protocol;
 pub mod report;
 mod server;
 pub mod verdict;
+pub mod watch;
 
 use std::io::ErrorKind;
 use std::os::unix::net::UnixListener;
@@ -24,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 pub use client::Client;
-pub use protocol::{Action, Request, Response};
+pub use protocol::{Action, Event, EventKind, Request, Response};
 pub use server::{ClientToken, Server};
 
 use crate::Failure;
@@ -107,6 +110,10 @@ impl RunDir {
 
     fn socket(&self, name: &str) -> PathBuf {
         self.0.join(format!("{name}.sock"))
+    }
+
+    fn status_socket(&self, name: &str) -> PathBuf {
+        self.0.join(format!("{name}.status"))
     }
 
     fn lock(&self, name: &str) -> PathBuf {

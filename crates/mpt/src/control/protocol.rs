@@ -20,6 +20,8 @@ pub enum Request {
         #[serde(default)]
         count: Option<usize>,
     },
+    /// Send events from now on, in lines of their own.
+    Watch {},
     /// Take a path up or down.
     Path {
         /// The peer's name.
@@ -88,6 +90,11 @@ pub enum Request {
 impl Request {
     /// Requests the status of all peers.
     pub const STATUS: Self = Self::Status { first: 0, count: None };
+
+    /// Returns true if the request changes nothing.
+    pub fn is_read_only(&self) -> bool {
+        matches!(self, Self::Status { .. } | Self::Watch {})
+    }
 }
 
 /// An operation on a path.
@@ -108,6 +115,13 @@ pub enum Response {
     Done {},
     /// The status report.
     Status(Report),
+    /// An event, for a client that watches.
+    Event(Event),
+    /// Events were lost, because the client did not read.
+    Lost {
+        /// Number of events.
+        events: u64,
+    },
     /// The request failed.
     Error {
         /// The reason.
@@ -115,6 +129,52 @@ pub enum Response {
         /// Remedy.
         hint: Option<String>,
     },
+}
+
+/// An event of a tunnel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Milliseconds since 1970.
+    pub time_ms: u64,
+    /// The event.
+    #[serde(flatten)]
+    pub kind: EventKind,
+}
+
+/// The kind of an event. Readers should skip unknown kinds and fields.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum EventKind {
+    /// The state of a path has changed.
+    Path {
+        /// The peer's name.
+        peer: String,
+        /// The path's name.
+        path: String,
+        /// `up`, or the cause for which it was down.
+        from: String,
+        /// `up`, or the cause for which it is down.
+        to: String,
+    },
+    /// A metered path has used up its limit.
+    Limit {
+        /// The peer's name.
+        peer: String,
+        /// The path's name.
+        path: String,
+    },
+    /// The largest inner packet has changed.
+    Mtu {
+        /// In bytes.
+        mtu_bytes: usize,
+    },
+    /// The configuration was read again.
+    Reloaded {},
+    /// The tunnel ends.
+    Stopping {},
+    /// A kind that this version does not know.
+    #[serde(other)]
+    Other,
 }
 
 impl From<Failure> for Response {

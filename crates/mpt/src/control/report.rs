@@ -13,7 +13,7 @@ use mpt_proto::time::Time;
 use serde::{Deserialize, Serialize};
 
 /// The report of a tunnel.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// The part that the core does not have.
     #[serde(flatten)]
@@ -260,6 +260,11 @@ impl PathReport {
             received_bits_per_s: None,
         }
     }
+}
+
+/// Returns `up`, or the cause for which a path is down.
+pub fn state(state: PathState) -> &'static str {
+    cause(state).unwrap_or("up")
 }
 
 fn cause(state: PathState) -> Option<&'static str> {

@@ -3,6 +3,9 @@
 //! Nothing here blocks. [`Server`] can be registered with epoll: it becomes readable when a client has sent something.
 //! [`Server::handle_ready`] then returns at most one request per client, so that a client that sends without pause does
 //! not starve packet processing. There are at most [`MAX_CLIENTS`] connections; a new one replaces the oldest.
+//!
+//! A tunnel has two servers. The second one, [`Server::bind_status`], takes requests that change nothing, from fewer
+//! privileges: `mpt web` uses it. Its clients cannot displace those of the first one.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, Permissions};
@@ -17,6 +20,9 @@ use std::time::Duration;
 use mpt_proto::time::Time;
 use nix::libc;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::unistd::{Uid, geteuid};
 
 use super::connection::{ClientConnection, Input, MAX_LINE};
 use super::lock::Lock;
@@ -27,7 +33,7 @@ use crate::Failure;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClientToken(u64);
 
-/// A tunnel's control socket. Dropping it removes the file.
+/// A tunnel's control socket, or its status socket. Dropping it removes the file.
 #[derive(Debug)]
 pub struct Server {
     epoll: Epoll,
@@ -41,8 +47,12 @@ pub struct Server {
     warned: Option<Time>,
     next: u64,
     socket: PathBuf,
+    /// Events were buffered since the last [`Self::poll`].
+    has_pushed: bool,
+    /// The users that may connect to a status socket; `None` for a control socket, which its mode protects.
+    readers: Option<Vec<Uid>>,
     /// Dropped before the connections, so that a client that waits for the tunnel's end can start it again at once.
-    _lock: Lock,
+    _lock: Option<Lock>,
     connections: BTreeMap<ClientToken, ClientConnection>,
 }
 
@@ -52,19 +62,41 @@ impl Server {
     /// # Errors
     /// The tunnel is running already, or the directory is not writable.
     pub fn bind(directory: &RunDir, name: &str) -> Result<Self, Failure> {
-        let failed = |path: &Path| {
-            let path = path.display().to_string();
-            move |error: io::Error| cannot_use(&path, &error)
-        };
-        let (socket, lock) = (directory.socket(name), directory.lock(name));
-        make_directory(&directory.0).map_err(failed(&directory.0))?;
-        let lock = Lock::take(&lock).map_err(failed(&lock))?.ok_or_else(|| is_running(name))?;
-        let listener = listen(&socket).map_err(failed(&socket))?;
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|errno| failed(&socket)(errno.into()))?;
-        epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, 0)).map_err(|errno| failed(&socket)(errno.into()))?;
-        let reserve = listener.try_clone().ok();
-        let (is_short, resume, warned, connections, next) = (false, None, None, BTreeMap::new(), 0);
-        Ok(Self { epoll, listener, reserve, is_short, resume, warned, connections, next, socket, _lock: lock })
+        let lock = directory.lock(name);
+        make_directory(&directory.0).map_err(|error| cannot_use(&directory.0, &error))?;
+        let taken = Lock::take(&lock).map_err(|error| cannot_use(&lock, &error))?.ok_or_else(|| is_running(name))?;
+        Self::listen(directory.socket(name), SOCKET_MODE, None, Some(taken))
+    }
+
+    /// Creates the status socket of a tunnel whose control socket this process has bound. Root, the user of this
+    /// process and `reader` may connect.
+    ///
+    /// # Errors
+    /// The directory is not writable.
+    pub fn bind_status(directory: &RunDir, name: &str, reader: Uid) -> Result<Self, Failure> {
+        let readers = vec![Uid::from_raw(0), geteuid(), reader];
+        Self::listen(directory.status_socket(name), STATUS_SOCKET_MODE, Some(readers), None)
+    }
+
+    fn listen(socket: PathBuf, mode: u32, readers: Option<Vec<Uid>>, lock: Option<Lock>) -> Result<Self, Failure> {
+        let failed = |error: io::Error| cannot_use(&socket, &error);
+        let listener = listen(&socket, mode).map_err(failed)?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|errno| failed(errno.into()))?;
+        epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, 0)).map_err(|errno| failed(errno.into()))?;
+        Ok(Self {
+            reserve: listener.try_clone().ok(),
+            epoll,
+            listener,
+            is_short: false,
+            resume: None,
+            warned: None,
+            next: 0,
+            socket,
+            has_pushed: false,
+            readers,
+            _lock: lock,
+            connections: BTreeMap::new(),
+        })
     }
 
     /// Reads the requests of all clients. Call it when the server is readable, and answer every request with
@@ -83,9 +115,39 @@ impl Server {
         self.update_interest(token, result);
     }
 
-    /// Stops accepting clients for a second when that fails, because the listener stays readable and would keep the
+    /// Lets events follow to a client.
+    pub fn watch(&mut self, token: ClientToken) {
+        if let Some(connection) = self.connections.get_mut(&token) {
+            connection.watch();
+        }
+    }
+
+    /// Returns true if a client gets events.
+    pub fn is_watched(&self) -> bool {
+        self.connections.values().any(ClientConnection::watches)
+    }
+
+    /// Buffers an event for the clients that watch. The next [`Self::poll`] sends it.
+    pub fn publish(&mut self, event: &Response) {
+        let line = serde_json::to_vec(event).expect("names and numbers can be written as JSON");
+        self.connections.values_mut().filter(|connection| connection.watches()).for_each(|each| each.push(&line));
+        self.has_pushed = true;
+    }
+
+    fn send_events(&mut self) {
+        let watching = self.connections.iter_mut().filter(|(_, connection)| connection.watches());
+        let sent: Vec<_> = watching.map(|(token, connection)| (*token, connection.send())).collect();
+        for (token, result) in sent {
+            self.update_interest(token, result);
+        }
+    }
+
+    /// Sends events that were published. Stops accepting clients for a second when that fails, because the listener stays readable and would keep the
     /// event loop busy. Call it in each iteration; returns the time of the next call.
     pub fn poll(&mut self, now: Time) -> Option<Time> {
+        if mem::take(&mut self.has_pushed) {
+            self.send_events();
+        }
         if mem::take(&mut self.is_short) {
             if self.warned.is_none_or(|at| now >= at + WARN_INTERVAL) {
                 tracing::warn!("no descriptor for a client of the control socket: raise the limit (LimitNOFILE=)");
@@ -115,7 +177,12 @@ impl Server {
                     _ => return self.refuse(),
                 },
             };
-            let Ok(connection) = ClientConnection::new(stream) else { continue };
+            let Ok(mut connection) = ClientConnection::new(stream) else { continue };
+            if let Some(refused) = self.refusal(&connection) {
+                // Its socket is empty and takes a line; the connection ends with the client unanswered otherwise.
+                let _ = connection.answer(&serde_json::to_vec(&Response::from(refused)).unwrap_or_default());
+                continue;
+            }
             if self.connections.len() >= MAX_CLIENTS {
                 self.connections.pop_first();
             }
@@ -123,6 +190,19 @@ impl Server {
                 self.connections.insert(ClientToken(self.next), connection);
                 self.next += 1;
             }
+        }
+    }
+
+    /// Returns the reason why a client may not use the status socket.
+    fn refusal(&self, client: &ClientConnection) -> Option<Failure> {
+        let readers = self.readers.as_ref()?;
+        let user = getsockopt(client, PeerCredentials).map(|credentials| Uid::from_raw(credentials.uid()));
+        match user {
+            Ok(user) if readers.contains(&user) => None,
+            Ok(user) => {
+                Some(Failure::new(format!("user {user} may not read the status of this tunnel")).hint("run as root"))
+            }
+            Err(errno) => Some(Failure::new(format!("cannot identify the user of the client: {errno}"))),
         }
     }
 
@@ -140,6 +220,11 @@ impl Server {
     fn read(&mut self, token: ClientToken) -> Option<(ClientToken, Request)> {
         let refused = match self.connections.get_mut(&token)?.poll_line() {
             Ok(Input::Line(line)) => match serde_json::from_slice(&line) {
+                Ok(request) if self.readers.is_some() && !Request::is_read_only(&request) => {
+                    let failure = Failure::new("the status socket takes only the commands status and watch");
+                    self.respond(token, &failure.hint("others belong to the control socket, INTERFACE.sock").into());
+                    return None;
+                }
                 Ok(request) => {
                     tracing::debug!(?request, "request");
                     return Some((token, request));
@@ -190,13 +275,13 @@ pub(super) fn make_directory(path: &Path) -> io::Result<()> {
 }
 
 /// Listens at `path`. An existing file is left from a crash, because this process holds the lock.
-fn listen(path: &Path) -> io::Result<UnixListener> {
+fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
     }
     let listener = UnixListener::bind(path)?;
-    fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE))?;
+    fs::set_permissions(path, Permissions::from_mode(mode))?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
@@ -206,8 +291,8 @@ fn is_running(name: &str) -> Failure {
         .hint(format!("mpt status {name} shows it, mpt down {name} ends it"))
 }
 
-fn cannot_use(path: &str, error: &io::Error) -> Failure {
-    let failure = Failure::new(format!("cannot use {path}: {error}"));
+fn cannot_use(path: &Path, error: &io::Error) -> Failure {
+    let failure = Failure::new(format!("cannot use {}: {error}", path.display()));
     match error.kind() {
         io::ErrorKind::PermissionDenied => failure.hint(
             "needs CAP_NET_ADMIN: run as root; or give the program that capability, and MPT_RUN_DIR a directory of your own",
@@ -225,6 +310,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 const WARN_INTERVAL: Duration = Duration::from_secs(60);
 /// Only root and its group may control a tunnel.
 const SOCKET_MODE: u32 = 0o660;
+/// Everybody may connect to a status socket, which then checks the user.
+const STATUS_SOCKET_MODE: u32 = 0o666;
 /// Everybody may list the running tunnels.
 const DIRECTORY_MODE: u32 = 0o755;
 

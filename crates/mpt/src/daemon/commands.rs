@@ -17,7 +17,7 @@ use super::{Daemon, control_port, routes, setup};
 use crate::Failure;
 use crate::config::model::{At, FileFormat, Mode, Peer};
 use crate::config::{self, File, describe};
-use crate::control::{Action, ClientToken, Request, Response};
+use crate::control::{Action, ClientToken, EventKind, Request, Response};
 use crate::legacy::write;
 use crate::secrets;
 
@@ -35,7 +35,7 @@ impl Daemon {
             Request::Status { first, count } => {
                 return Some(Response::Status(self.status_report(now, *first, count.unwrap_or(usize::MAX))));
             }
-            Request::Down {} => Ok(()),
+            Request::Watch {} | Request::Down {} => Ok(()),
             Request::Path { peer, path, action } => self.set_path(now, peer, path, *action),
             Request::Ends { local, remote, action } => self.set_paths_between(now, *local, *remote, *action),
             Request::Address { action, address, length, interface } => {
@@ -206,6 +206,7 @@ impl Daemon {
             what: format!("{}; the peers were changed as in the file", failure.what),
             ..failure
         };
+        self.publish(EventKind::Reloaded {});
         self.apply_routes(routes).map_err(partly_done)
     }
 

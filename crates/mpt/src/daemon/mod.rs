@@ -5,12 +5,13 @@
 //! [`gateway`] forwards to the Internet; both use tables of [`nft`], which [`restore`] keeps in effect.
 //! [`interface_sync`] updates paths when interfaces change, [`retry_log`] schedules retries, and [`restore_limit`] ends
 //! fights with other programs; [`metering`] counts metered traffic, [`service`] notifies the service manager,
-//! [`handshake_flood`] limits floods, and [`handshake_clock`] keeps the last timestamp. [`commands`] executes commands,
-//! [`peers`] adds and removes peers, [`user`] gives up the rights of root, [`config_files`] keeps access to the
+//! [`handshake_flood`] limits floods, and [`handshake_clock`] keeps the last timestamp. [`clients`] serves the sockets for
+//! commands and status, [`commands`] executes commands, [`peers`] adds and removes peers, [`user`] gives up the rights of root, [`config_files`] keeps access to the
 //! configuration, [`control_port`] is the protocol of the original MPT, [`qlog`] writes the event trace, and
 //! [`diagnosis`] logs why a tunnel does not connect. This file is the main loop over all of them, signals, the control
 //! socket and netlink events.
 
+mod clients;
 mod commands;
 pub mod config_files;
 mod control_port;
@@ -33,8 +34,7 @@ mod retry_log;
 mod routes;
 mod service;
 mod setup;
-
-mod user;
+pub(crate) mod user;
 
 use std::path::{Path, PathBuf};
 use std::{env, process};
@@ -50,8 +50,8 @@ use mpt_proto::time::Time;
 use crate::Failure;
 use crate::config::File;
 use crate::config::model::Mode;
-use crate::control::report::{Report, TunnelReport};
-use crate::control::{Request, RunDir, Server};
+use crate::control::report::{self, TunnelReport};
+use crate::control::{EventKind, RunDir, Server};
 use commands::PendingCreate;
 use config_files::ConfigFiles;
 use control_port::ControlPort;
@@ -87,7 +87,8 @@ pub fn run(file: &File, qlog: Option<&Path>) -> Result<(), Failure> {
         config_files.access_directly();
     }
     let control = Server::bind(&run, &file.interface)?;
-    let open = Opened { signals, control, device, service, qlog, config_files, clock };
+    let status = Server::bind_status(&run, &file.interface, user::status_reader().0)?;
+    let open = Opened { signals, control, status, device, service, qlog, config_files, clock };
     up(file, &run, open).map_err(|failure| with_leftover_state(&file.interface, &run, failure))
 }
 
@@ -95,6 +96,7 @@ pub fn run(file: &File, qlog: Option<&Path>) -> Result<(), Failure> {
 struct Opened {
     signals: Signals,
     control: Server,
+    status: Server,
     /// [`up`] reports an error, because its failure leaves an earlier kill switch where `mpt down` finds it.
     device: Result<CloneDevice, mpt_linux::Error>,
     service: Service,
@@ -104,13 +106,14 @@ struct Opened {
 }
 
 fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
-    let Opened { signals, control, device, service, qlog, mut config_files, clock } = open;
+    let Opened { signals, control, status, device, service, qlog, mut config_files, clock } = open;
     let monitor = Monitor::open()?;
     let OpenTunnel { mut driver, sockets, routes, tun } = setup::open(file, Reactor::new(clock)?, device?)?;
     let control_port = file.original.as_ref().map(|original| ControlPort::open(original, &file.peers)).transpose()?;
     driver.reactor.add(&signals, SIGNALS, Interest::Read)?;
     driver.reactor.add(&monitor, MONITOR, Interest::Read)?;
     driver.reactor.add(&control, CONTROL, Interest::Read)?;
+    driver.reactor.add(&status, STATUS, Interest::Read)?;
     if let Some(port) = &control_port {
         driver.reactor.add(port, CONTROL_PORT, Interest::Read)?;
     }
@@ -148,6 +151,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         forwarding_monitor: None,
         diagnosis: Diagnosis::default(),
         control,
+        status,
         tunnel_report: about,
         tun_is_up: None,
         file,
@@ -239,6 +243,8 @@ struct Daemon {
     forwarding_monitor: Option<ForwardingMonitor>,
     diagnosis: Diagnosis,
     control: Server,
+    /// Takes requests that change nothing.
+    status: Server,
     tunnel_report: TunnelReport,
     /// The state of the TUN device in netlink events. Events before it is up for the first time are ignored.
     tun_is_up: Option<bool>,
@@ -304,6 +310,8 @@ impl Daemon {
             for event in &ready {
                 if self.handle(now, event)? == LoopControl::Exit {
                     self.service.stopping();
+                    self.publish(EventKind::Stopping {});
+                    self.poll_clients(now);
                     self.routes.on_shutdown();
                     return Ok(());
                 }
@@ -331,13 +339,17 @@ impl Daemon {
     fn finish_iteration(&mut self, now: Time) -> Option<Time> {
         self.process_path_events(now);
         let control = self.serve_control_port(now);
-        let (interfaces, clients) = (self.poll_interfaces(now), self.control.poll(now));
+        let interfaces = self.poll_interfaces(now);
         let metering = self.metering.poll(now, &mut self.driver.endpoint);
+        for (peer, path) in self.metering.take_used_up() {
+            self.publish(EventKind::Limit { peer, path });
+        }
         let data = self.driver.finish_iteration(now);
         self.handshake_clock.poll(now, &self.driver.endpoint);
         self.adapt_mtu();
         // Events of this iteration are processed at once, not at the next wake-up.
         let path_events = self.process_path_events(now).then_some(now);
+        let clients = self.poll_clients(now);
         let qlog = self.qlog.as_mut().and_then(|qlog| qlog.poll(now, &mut self.driver.endpoint));
         let service = self.service.poll(now);
         let diagnosis = self.diagnosis.poll(now, &self.driver.endpoint, &self.file);
@@ -354,6 +366,7 @@ impl Daemon {
             return;
         }
         let before = std::mem::replace(&mut self.tunnel_report.mtu_bytes, mtu);
+        self.publish(EventKind::Mtu { mtu_bytes: mtu });
         let set = Netlink::open().and_then(|mut netlink| netlink.set_mtu(self.driver.tun_index(), mtu as u32));
         match set {
             Ok(()) if mtu < before => {
@@ -373,7 +386,7 @@ impl Daemon {
             TABLES => self.handle_table_events(now)?,
             FORWARDING => self.handle_forwarding_events(now)?,
             COPIES => {}
-            CONTROL => return Ok(self.handle_requests(now)),
+            CONTROL | STATUS => return Ok(self.handle_requests(now, ready.token)),
             CONTROL_PORT => {
                 if let Some(port) = &mut self.control_port {
                     port.handle_ready(now);
@@ -444,29 +457,6 @@ impl Daemon {
         self.routes.apply(&self.file, &mut netlink)
     }
 
-    fn handle_requests(&mut self, now: Time) -> LoopControl {
-        let mut next = LoopControl::Continue;
-        for (client, request) in self.control.handle_ready() {
-            if let Some(response) = self.handle_request(now, client, &request) {
-                self.control.respond(client, &response);
-            }
-            if request == (Request::Down {}) {
-                tracing::info!("stopping: requested by a command");
-                next = LoopControl::Exit;
-            }
-        }
-        next
-    }
-
-    /// Returns the status report with at most `count` peers from `first` on.
-    fn status_report(&self, now: Time, first: usize, count: usize) -> Report {
-        let (uptime_s, uptime_us) = (now.as_nanos() / 1_000_000_000, now.as_nanos() / 1_000);
-        let about = TunnelReport { uptime_s, uptime_us, ..self.tunnel_report.clone() };
-        let mut report = Report::new(about, &self.driver.endpoint.status_of(first, count));
-        self.metering.fill_report(&mut report);
-        report
-    }
-
     /// Lists the state of every interface after a loss of events.
     fn resync_interfaces(&mut self, now: Time) {
         let links = match Netlink::open().and_then(|mut netlink| netlink.links()) {
@@ -493,8 +483,10 @@ impl Daemon {
         let mut any = false;
         while let Some((peer, event)) = self.driver.endpoint.poll_event() {
             tracing::info!(peer, path = event.path, from = %event.from, to = %event.to, "path");
-            let peer = peer.to_owned();
+            let (peer, path) = (peer.to_owned(), event.path.to_string());
             self.notify_peer(now, &peer, &event);
+            let [from, to] = [event.from, event.to].map(|state| report::state(state).to_owned());
+            self.publish(EventKind::Path { peer, path, from, to });
             any = true;
         }
         if any {
@@ -511,3 +503,4 @@ const CONTROL_PORT: Token = Token(4);
 const TABLES: Token = Token(5);
 const COPIES: Token = Token(6);
 const FORWARDING: Token = Token(7);
+const STATUS: Token = Token(8);
