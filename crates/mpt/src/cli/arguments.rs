@@ -3,6 +3,7 @@
 //! Commands of the original MPT take its arguments; a command that exists in both takes both forms.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -36,6 +37,15 @@ pub(super) enum Command {
     },
     /// Print the events of a running tunnel as they happen
     Watch(WatchArgs),
+    /// Serve a page, health and metrics of all running tunnels over HTTP, as a process of its own without privileges
+    Web {
+        /// Address and port; other than loopback addresses need a token
+        #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9475")]
+        listen: SocketAddr,
+        /// File with a token that requests must have, as bearer token or as password; mpt key psk makes one
+        #[arg(long, value_name = "FILE")]
+        token_file: Option<PathBuf>,
+    },
     /// List the paths of a running tunnel, or take one up or down
     #[command(subcommand)]
     Path(PathCommand),
