@@ -1,7 +1,7 @@
 "use strict";
 // The state of all tunnels, every two seconds; curves of the peers that are open. Text from the tunnel goes through
 // textContent only.
-const POLL_MS = 2000, DAY_REFRESH_MS = 60000, HEIGHT = 92, OPEN_PEERS = 4;
+const POLL_MS = 2000, DAY_REFRESH_MS = 60000, HEIGHT = 110, OPEN_PEERS = 4;
 const METRICS = [
   { key: "rate", name: "Rate", unit: "Mbit/s", series: ["out", "in"], least: 1 },
   { key: "rtt", name: "RTT", unit: "ms", series: ["rtt"], least: 10 },
@@ -259,13 +259,17 @@ async function poll() {
 }
 function tick() { if (!document.hidden) poll(); }
 
-for (const button of document.querySelectorAll("#span button")) {
-  button.addEventListener("click", () => {
-    span = button.dataset.span;
-    document.querySelectorAll("#span button").forEach((each) => each.setAttribute("aria-pressed", String(each === button)));
-    reload();
-  });
+// The time shown is in the address, so that it can be bookmarked.
+function setSpan(chosen) {
+  span = chosen;
+  history.replaceState(null, "", span === "day" ? "#day" : "#");
+  document.querySelectorAll("#span button").forEach((each) => each.setAttribute("aria-pressed", String(each.dataset.span === span)));
+  reload();
 }
+for (const button of document.querySelectorAll("#span button")) {
+  button.addEventListener("click", () => setSpan(button.dataset.span));
+}
+if (location.hash === "#day") setSpan("day");
 document.addEventListener("visibilitychange", () => { if (!document.hidden) { poll(); reload(); } });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => eachCurves((curves) => { curves.clear(); curves.draw(); }));
 let resizing;
