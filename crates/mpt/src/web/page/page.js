@@ -119,8 +119,9 @@ class Curves {
   }
   clear() { for (const chart of this.charts) { chart.plot?.destroy(); chart.plot = null; } }
   resize() {
-    for (const chart of this.charts) {
-      chart.plot?.setSize({ width: Math.max(chart.box.clientWidth, 100), height: HEIGHT });
+    for (const { plot, box } of this.charts) {
+      const width = Math.max(box.clientWidth, 100);
+      if (plot && plot.width !== width) plot.setSize({ width, height: HEIGHT });
     }
   }
 }
@@ -272,8 +273,7 @@ for (const button of document.querySelectorAll("#span button")) {
 if (location.hash === "#day") setSpan("day");
 document.addEventListener("visibilitychange", () => { if (!document.hidden) { poll(); reload(); } });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => eachCurves((curves) => { curves.clear(); curves.draw(); }));
-let resizing;
-addEventListener("resize", () => { clearTimeout(resizing); resizing = setTimeout(() => eachCurves((curves) => curves.resize()), 100); });
+new ResizeObserver(() => eachCurves((curves) => curves.resize())).observe(document.getElementById("tunnels"));
 poll();
 setInterval(tick, POLL_MS);
 setInterval(() => { if (!document.hidden && span === "day") reload(); }, DAY_REFRESH_MS);

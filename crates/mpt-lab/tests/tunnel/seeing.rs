@@ -1,0 +1,128 @@
+//! What people see of a running tunnel: the status, events, and the process that shows both to browsers.
+
+use crate::{
+    native_host::Native,
+    rig::{Rig, program, sh, text},
+};
+use mpt_lab::topology::{Family, Host, address};
+use serde_json::Value;
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    os::unix::net::UnixStream,
+    process::{Child, Command, Stdio},
+};
+
+const TWO: [&str; 2] = ["delay=2ms", "delay=4ms"];
+
+fn rig(test: &str) -> Option<Rig> {
+    let path = |number| {
+        format!(
+            "[[peer.path]]\ninterface = \"eth{}\"\nremote = \"{}\"\n",
+            number + 1,
+            address(Host::B, number, Family::V4)
+        )
+    };
+    let rig = Rig::native(test, &TWO, &Native::initiator(&(path(0) + &path(1))))?;
+    rig.wait_until_up(Host::A, &["eth1", "eth2"]);
+    Some(rig)
+}
+
+/// Ends a program when it is dropped.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn the_status_has_rates_and_a_line_for_each_path() {
+    let Some(rig) = rig("status-now") else { return };
+    let _load = Ended(
+        rig.hosts
+            .a
+            .command("ping")
+            .args(["-q", "-i", "0.002", "-s", "1000", "10.77.0.2"])
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("ping"),
+    );
+    rig.wait_until("a share is shown", |rig| text(&rig.mpt(Host::A, &["status"]).stdout).contains(": used for "));
+    assert!(rig.mpt(Host::A, &["path", "down", "eth2"]).status.success());
+    let shown = text(&rig.mpt(Host::A, &["status"]).stdout);
+    assert!(shown.contains("  eth2: taken down by command; mpt path up eth2 uses it again\n"), "{shown}");
+    assert!(
+        shown.contains("  handshake ") && shown.lines().all(|line| line.chars().count() <= 80 || line.contains('/')),
+        "{shown}"
+    );
+}
+
+#[test]
+fn events_come_as_lines_and_the_end_of_the_tunnel_ends_the_command() {
+    let Some(rig) = rig("watch") else { return };
+    let mut watch = Ended(
+        rig.program(Host::A)
+            .args(["watch", "--json", "--interval", "0.1"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("mpt watch"),
+    );
+    let mut lines = BufReader::new(watch.0.stdout.take().expect("stdout")).lines().map(|line| line.expect("a line"));
+    let mut next = |key: &str| {
+        lines
+            .by_ref()
+            .map(|line| serde_json::from_str::<Value>(&line).expect(&line))
+            .find_map(|mut line| line.get_mut(key).map(Value::take))
+            .expect(key)
+    };
+    // A sample shows that the command watches.
+    assert_eq!(next("sample")["peers"][0]["paths"][1]["name"], "eth2");
+    assert!(next("sample")["peers"][0]["paths"][0]["sent_bits_per_s"].is_u64());
+    assert!(rig.mpt(Host::A, &["path", "down", "eth2"]).status.success());
+    let event = next("event");
+    let fields = ["kind", "path", "from", "to"].map(|field| event[field].as_str().unwrap_or_default().to_owned());
+    assert_eq!(fields, ["path", "eth2", "up", "operator"], "{event}");
+    assert!(rig.mpt(Host::A, &["reload"]).status.success());
+    while next("event")["kind"] != "reloaded" {}
+    assert!(rig.mpt(Host::A, &["down"]).status.success());
+    while next("event")["kind"] != "stopping" {}
+    assert!(watch.0.wait().expect("it ends").success());
+}
+
+#[test]
+fn readers_that_do_not_read_and_strangers_change_nothing_for_the_tunnel() {
+    let Some(rig) = rig("readers") else { return };
+    let socket = rig.run_dir(Host::A).join("mpt0.status");
+    let deaf: Vec<_> = (0..16)
+        .map(|_| {
+            let mut stream = UnixStream::connect(&socket).expect("the status socket");
+            stream.write_all(b"{\"command\":\"watch\"}\n").expect("a request");
+            stream
+        })
+        .collect();
+    let round = || {
+        for action in ["down", "up"] {
+            assert!(rig.mpt(Host::A, &["path", action, "eth2"]).status.success());
+        }
+    };
+    (0..40).for_each(|_| round());
+    rig.wait_for_answer(&[], Family::V4, "with readers that do not read");
+    drop(deaf);
+
+    // `mpt web` in the host's namespace, by its own user; another user is refused.
+    let mut web = rig.program(Host::A);
+    let mut web =
+        Ended(web.args(["web", "--listen", "127.0.0.1:9475"]).stderr(Stdio::piped()).spawn().expect("mpt web"));
+    let mut line = String::new();
+    BufReader::new(web.0.stderr.take().expect("stderr")).read_line(&mut line).expect("a line");
+    let curl = |target: &str| sh(&rig.hosts.a, &format!("curl -s http://127.0.0.1:9475{target} || true"));
+    rig.wait_until("mpt web has a sample", |_| curl("/healthz").starts_with("mpt0 ok: "));
+    assert!(curl("/metrics").contains("mpt_path_up{interface=\"mpt0\",peer="));
+    let mut stranger = Command::new("setpriv");
+    stranger.args(["--reuid=65530", "--regid=65530", "--clear-groups"]).arg(program());
+    stranger.args(["watch", "mpt0"]).env("MPT_RUN_DIR", rig.run_dir(Host::A));
+    let refused = text(&stranger.output().expect("setpriv").stderr);
+    assert_eq!(refused, "error: user 65530 may not read the status of this tunnel\n  hint: run as root\n");
+}
