@@ -1,6 +1,6 @@
 //! The program around the core: its configuration ([`config`], or [`legacy`] for the original's files), its command
-//! line ([`cli`]), the packet-forwarding process ([`daemon`]), its control interface ([`control`]), and the process that
-//! shows it to browsers and Prometheus (`web`).
+//! line ([`cli`]), the packet-forwarding process ([`daemon`]), its control interface ([`control`]), and the process
+//! that shows it to browsers and Prometheus (`web`).
 
 pub mod cli;
 pub mod config;

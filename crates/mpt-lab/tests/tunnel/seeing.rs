@@ -1,4 +1,4 @@
-//! What people see of a running tunnel: the status, events, and the process that shows both to browsers.
+//! The view of a running tunnel: the status, events, and the process that shows both to browsers.
 
 use crate::{
     native_host::Native,

@@ -1,8 +1,9 @@
 //! One client's connection: requests and responses as lines, with bounded buffers.
 //!
 //! The next line is only read when the last one has been answered and the client has read the answer, so a client that
-//! sends without reading costs at most [`MAX_LINE`] bytes and one answer. Events for a client that watches are buffered up
-//! to [`MAX_BACKLOG`] bytes; beyond that they are counted, and the count follows when the client has read the others.
+//! sends without reading costs at most [`MAX_LINE`] bytes and one answer. Events for a client that watches are buffered
+//! up to [`MAX_BACKLOG`] bytes; beyond that they are counted, and the count follows when the client has read the
+//! others.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};

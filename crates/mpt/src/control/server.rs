@@ -142,8 +142,9 @@ impl Server {
         }
     }
 
-    /// Sends events that were published. Stops accepting clients for a second when that fails, because the listener stays readable and would keep the
-    /// event loop busy. Call it in each iteration; returns the time of the next call.
+    /// Sends the events that were published. When clients cannot be accepted, it stops accepting for a second, because
+    /// the listener stays readable and would keep the event loop busy. Call it in each iteration; returns the time of
+    /// the next call.
     pub fn poll(&mut self, now: Time) -> Option<Time> {
         if mem::take(&mut self.has_pushed) {
             self.send_events();

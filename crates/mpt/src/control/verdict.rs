@@ -34,7 +34,10 @@ fn verdict_of_used(path: &PathReport, share: Option<f64>) -> String {
             let used = (used as f64 / limit.max(1) as f64 * 100.0).floor();
             Some(format!("has used {used} % of its limit of this month"))
         }
-        _ if path.loss.is_some_and(|loss| loss >= LOSS) => path.loss.map(|loss| format!("loses {} %", percent(loss))),
+        // Without traffic one lost probe is ten percent.
+        _ if share.is_some() && path.loss.is_some_and(|loss| loss >= LOSS) => {
+            path.loss.map(|loss| format!("loses {} %", percent(loss)))
+        }
         _ => path.queue_us.filter(|queue| *queue >= QUEUE_US).map(|us| format!("load adds {} ms", us / 1_000)),
     };
     match trouble {
@@ -99,6 +102,8 @@ mod tests {
     fn an_idle_path_a_full_queue_and_a_limit_have_a_line() {
         let full = PathReport { queue_us: Some(180_999), ..path(1_000_000) };
         assert_eq!(verdicts(vec![full]), ["load adds 180 ms: used for 100 %"]);
+        let probes = PathReport { loss: Some(0.14), ..path(500) };
+        assert_eq!(verdicts(vec![probes]), ["no traffic"]);
         let standby = PathReport { standby: true, ..path(0) };
         assert_eq!(verdicts(vec![path(1_000), standby.clone()]), ["no traffic", "waits until the others fail"]);
         let limit = |used| PathReport { used_bytes: Some(used), limit_bytes: Some(1_000), ..standby.clone() };

@@ -1,7 +1,7 @@
 //! Events and samples of a tunnel, over one connection to its status socket.
 //!
-//! The daemon sends events; a sample is a report that this end requests, with the rates since the last one. So the daemon
-//! needs no timer, and an end that reads slowly gets fewer samples.
+//! The daemon sends events; a sample is a report that this end requests, with the rates since the last one. So the
+//! daemon needs no timer, and an end that reads slowly gets fewer samples.
 
 use std::io::{self, BufRead as _, ErrorKind, Read as _};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

@@ -5,11 +5,11 @@
 //! [`gateway`] forwards to the Internet; both use tables of [`nft`], which [`restore`] keeps in effect.
 //! [`interface_sync`] updates paths when interfaces change, [`retry_log`] schedules retries, and [`restore_limit`] ends
 //! fights with other programs; [`metering`] counts metered traffic, [`service`] notifies the service manager,
-//! [`handshake_flood`] limits floods, and [`handshake_clock`] keeps the last timestamp. [`clients`] serves the sockets for
-//! commands and status, [`commands`] executes commands, [`peers`] adds and removes peers, [`user`] gives up the rights of root, [`config_files`] keeps access to the
-//! configuration, [`control_port`] is the protocol of the original MPT, [`qlog`] writes the event trace, and
-//! [`diagnosis`] logs why a tunnel does not connect. This file is the main loop over all of them, signals, the control
-//! socket and netlink events.
+//! [`handshake_flood`] limits floods, and [`handshake_clock`] keeps the last timestamp. [`clients`] serves the sockets
+//! for commands and status, [`commands`] executes commands, [`peers`] adds and removes peers, [`user`] gives up the
+//! rights of root, [`config_files`] keeps access to the configuration, [`control_port`] is the protocol of the original
+//! MPT, [`qlog`] writes the event trace, and [`diagnosis`] logs why a tunnel does not connect. This file is the main
+//! loop over all of them, signals, the control socket and netlink events.
 
 mod clients;
 mod commands;

@@ -33,8 +33,8 @@ pub(super) fn required_capabilities(file: &config::File) -> Vec<Capability> {
     [Some(Capability::NetAdmin), raw, bind].into_iter().flatten().collect()
 }
 
-/// Returns the user and the group of `mpt web`, which may read the status of every tunnel: `mpt-web`, or else a number that
-/// no user has.
+/// Returns the user and the group of `mpt web`, which may read the status of every tunnel: `mpt-web`, or else a number
+/// that no user has.
 pub(crate) fn status_reader() -> (Uid, Gid) {
     let named = nix::unistd::User::from_name("mpt-web").ok().flatten().map(|named| (named.uid, named.gid));
     named.unwrap_or((Uid::from_raw(65_521), Gid::from_raw(65_521)))

@@ -10,7 +10,7 @@ use crate::control::verdict;
 /// Number of values of a point.
 const VALUES: usize = 6;
 
-/// What is drawn of a path, at a time in seconds since 1970. NaN stands for what is not known then.
+/// The values that are drawn of a path, at a time in seconds since 1970. NaN stands for what is not known then.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Point {
     second: u32,

@@ -1,7 +1,7 @@
 //! Metrics in Prometheus' text format 0.0.4. Names follow its conventions: base units, `_total` for counters.
 //!
-//! The values of a metric stand together below its help and type, so each metric is a line of a table here, and the text
-//! is written metric by metric.
+//! The values of a metric stand together below its help and type, so each metric is a line of a table here, and the
+//! text is written metric by metric.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -268,6 +268,27 @@ mod tests {
         let output = promtool.wait_with_output().unwrap();
         let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
         assert!(output.status.success() && said.is_empty(), "{said}");
+    }
+
+    /// Returns the names of metrics in a text: words that begin with `mpt_`.
+    fn names(text: &str) -> std::collections::BTreeSet<&str> {
+        let words = text.split(|character: char| !character.is_ascii_alphanumeric() && character != '_');
+        words.filter(|word| word.starts_with("mpt_")).collect()
+    }
+
+    #[test]
+    fn the_dashboard_the_alerts_and_the_guide_name_metrics_that_exist() {
+        let text = text(&tunnels());
+        let known = names(&text);
+        let dashboard = include_str!("../../../../packaging/grafana/mpt.json");
+        serde_json::from_str::<serde_json::Value>(dashboard).unwrap();
+        let rules = include_str!("../../../../packaging/prometheus/mpt.rules.yml");
+        let guide = include_str!("../../../../docs/guide/metrics.md");
+        for (file, used) in [("dashboard", names(dashboard)), ("rules", names(rules)), ("guide", names(guide))] {
+            let unknown: Vec<_> = used.difference(&known).collect();
+            assert!(!used.is_empty() && unknown.is_empty(), "{file}: {unknown:?}");
+        }
+        assert_eq!(names(guide), known, "the guide describes every metric");
     }
 
     #[test]

@@ -4,10 +4,10 @@
 //!   browser, Prometheus --TCP--> mpt web (user mpt-web, no capabilities) --/run/mpt/INTERFACE.status--> mpt up
 //! ```
 //!
-//! It is a process of its own, so that no HTTP is near a tunnel's keys and capabilities. One thread for each tunnel takes
-//! a sample every two seconds; all requests are answered from these, so neither the number of browsers nor the interval
-//! of scrapes makes a difference for a tunnel. [`request`] reads and checks requests, [`pages`] answers them, [`samples`]
-//! keeps the state with [`history`], and [`metrics`] writes it for Prometheus.
+//! It is a process of its own, so that no HTTP is near a tunnel's keys and capabilities. One thread for each tunnel
+//! takes a sample every two seconds; all requests are answered from these, so neither the number of browsers nor the
+//! interval of scrapes makes a difference for a tunnel. [`request`] reads and checks requests, [`pages`] answers them,
+//! [`samples`] keeps the state with [`history`], and [`metrics`] writes it for Prometheus.
 
 mod history;
 mod metrics;

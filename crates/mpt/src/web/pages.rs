@@ -209,7 +209,8 @@ const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Fields of every answer. The page runs no script but its own, and no site may frame it.
 const FIELDS: &str = "Connection: close\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n\
     Referrer-Policy: no-referrer\r\nCross-Origin-Resource-Policy: same-origin\r\n\
-    Content-Security-Policy: default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'\r\n";
+    Content-Security-Policy: default-src 'self'; img-src data:; frame-ancestors 'none'; \
+    base-uri 'none'; form-action 'none'\r\n";
 /// Peers on the page. With four paths each they have all a history.
 const MAX_PEERS: usize = MAX_PATHS / 4;
 

@@ -1,8 +1,8 @@
 //! Reads a request and checks that it may be answered.
 //!
-//! Pages of other sites must not read the status with a browser's help. A browser sends the name that it has looked up in
-//! `Host`, so a name that an attacker made lead here is refused: addresses and `localhost` alone are taken. A request that
-//! a page of another origin has made carries that origin, and is refused as well.
+//! Pages of other sites must not read the status with a browser's help. A browser sends the name that it has looked up
+//! in `Host`, so a name that an attacker made lead here is refused: addresses and `localhost` alone are taken. A
+//! request that a page of another origin has made carries that origin, and is refused as well.
 
 use std::io::{ErrorKind, Read as _};
 use std::net::{Ipv6Addr, TcpStream};
@@ -60,8 +60,8 @@ impl Token {
         Self(text.to_owned())
     }
 
-    /// Returns true if an `Authorization` field has the token: as a bearer token (RFC 6750), or as the password of any user
-    /// (RFC 7617), which browsers can ask for.
+    /// Returns true if an `Authorization` field has the token: as a bearer token (RFC 6750), or as the password of any
+    /// user (RFC 7617), which browsers can ask for.
     fn is_in(&self, field: &[u8]) -> bool {
         let field = String::from_utf8_lossy(field);
         let Some((scheme, value)) = field.split_once(' ') else { return false };
