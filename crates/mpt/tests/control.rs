@@ -379,7 +379,7 @@ fn a_watched_tunnel_yields_events_and_samples_of_all_pages() {
     let mut watch = Watch::start(&dir.run, Some("mpt0"), Duration::from_millis(1)).unwrap();
     let (mut events, mut samples) = (Vec::new(), Vec::new());
     loop {
-        match watch.next() {
+        match watch.next_item() {
             Ok(Item::Event(event)) => events.push(event.time_ms),
             Ok(Item::Sample(sample)) => samples.push(sample.report.peers.len()),
             Ok(Item::Lost { .. }) => panic!("nothing is lost"),

@@ -252,6 +252,6 @@ fn other_addresses_need_a_token_in_a_file_of_its_owner() {
 }
 
 fn write(file: &Path, text: &str, mode: u32) {
-    fs::write(file, text).unwrap();
-    fs::set_permissions(file, fs::Permissions::from_mode(mode)).unwrap();
+    fs::write(file, text).expect("a file");
+    fs::set_permissions(file, fs::Permissions::from_mode(mode)).expect("its mode");
 }

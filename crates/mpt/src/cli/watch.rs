@@ -13,7 +13,7 @@ pub fn run(arguments: &WatchArgs) -> Result<(), Failure> {
     let mut watch = Watch::start(&RunDir::from_env(), name, arguments.interval)?;
     let mut is_stopping = false;
     loop {
-        let item = match watch.next() {
+        let item = match watch.next_item() {
             Err(_) if is_stopping => return Ok(()),
             next => next?,
         };

@@ -39,9 +39,16 @@ impl Client {
         while received == PAGE {
             let page = self.status_page(report.peers.len())?;
             received = page.peers.len();
-            report.peers.extend(page.peers);
+            self.extend(&mut report, page)?;
         }
         Ok(report)
+    }
+
+    /// Adds a page to a report. A process of another user sends them, and must not make this one's memory grow without
+    /// end.
+    pub(super) fn extend(&self, report: &mut Report, page: Report) -> Result<(), Failure> {
+        report.peers.extend(page.peers);
+        if report.peers.len() > MAX_PEERS { Err(self.malformed("too many peers")) } else { Ok(()) }
     }
 
     fn status_page(&mut self, first: usize) -> Result<Report, Failure> {
@@ -227,6 +234,8 @@ const CREATE_TIMEOUT: Duration = Duration::from_secs(8);
 const RATE_INTERVAL: Duration = Duration::from_millis(500);
 /// Peers in a report: the daemon makes one of as many in less than a millisecond.
 pub(super) const PAGE: usize = 32;
+/// More than a host can serve.
+const MAX_PEERS: usize = 1 << 16;
 /// More than a thousand peers with 32 paths need.
 pub(super) const MAX_RESPONSE: u64 = 64 << 20;
 

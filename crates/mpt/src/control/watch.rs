@@ -67,7 +67,7 @@ impl Watch {
     ///
     /// # Errors
     /// The tunnel has ended, or does not respond.
-    pub fn next(&mut self) -> Result<Item, Failure> {
+    pub fn next_item(&mut self) -> Result<Item, Failure> {
         loop {
             if self.pages.is_none() && self.due <= Instant::now() {
                 self.request_page(Report::default())?;
@@ -112,7 +112,7 @@ impl Watch {
         if pages.peers.is_empty() {
             pages = page;
         } else {
-            pages.peers.extend(page.peers);
+            self.client.extend(&mut pages, page)?;
         }
         if !is_last {
             self.request_page(pages)?;

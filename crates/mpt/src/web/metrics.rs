@@ -28,7 +28,9 @@ pub fn text(tunnels: &[Named]) -> String {
     for (name, kind, help, value) in TUNNEL {
         head(&mut text, name, kind, help);
         for (interface, report) in &reports {
-            sample(&mut text, name, &[("interface", interface)], value(report));
+            if let Some(value) = value(report) {
+                sample(&mut text, name, &[("interface", interface)], value);
+            }
         }
     }
     peers(&mut text, &reports);
@@ -94,11 +96,13 @@ fn paths<'a>(text: &mut String, reports: &[(&'a str, &'a Report)]) {
 
 type Metric<T> = (&'static str, &'static str, &'static str, fn(&T) -> Option<f64>);
 
-const TUNNEL: [(&str, &str, &str, fn(&Report) -> f64); 2] = [
+const TUNNEL: [Metric<Report>; 2] = [
     ("mpt_tunnel_uptime_seconds", "gauge", "Time since the tunnel came up.", |report| {
-        report.tunnel.uptime_us as f64 / 1e6
+        Some(report.tunnel.uptime_us as f64 / 1e6)
     }),
-    ("mpt_tunnel_mtu_bytes", "gauge", "Largest packet inside the tunnel.", |report| report.tunnel.mtu_bytes as f64),
+    ("mpt_tunnel_mtu_bytes", "gauge", "Largest packet inside the tunnel.", |report| {
+        Some(report.tunnel.mtu_bytes as f64)
+    }),
 ];
 
 const PEER: [Metric<PeerReport>; 8] = [

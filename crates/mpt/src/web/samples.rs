@@ -85,7 +85,7 @@ fn watch(run: &RunDir, samples: &Arc<Samples>, name: String) {
                 Ok(mut watch) => {
                     absent = 0;
                     let failure = loop {
-                        match watch.next() {
+                        match watch.next_item() {
                             Ok(item) => samples.handle(&name, item),
                             Err(failure) => break failure,
                         }
