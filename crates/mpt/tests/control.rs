@@ -114,6 +114,14 @@ fn a_socket_left_behind_by_a_crash_is_replaced() {
 }
 
 #[test]
+fn both_sockets_of_a_crash_are_removed_together() {
+    let dir = TestDir::new();
+    ["mpt0.sock", "mpt0.status"].map(|name| drop(UnixListener::bind(dir.directory.path().join(name)).unwrap()));
+    assert!(dir.run.remove_marker("mpt0"));
+    assert_eq!(fs::read_dir(dir.directory.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn only_root_and_its_group_may_connect() {
     let dir = TestDir::new();
     let _server = Server::bind(&RunDir::at(dir.directory.path().join("run/mpt")), "mpt0").unwrap();

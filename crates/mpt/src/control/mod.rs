@@ -103,8 +103,9 @@ impl RunDir {
         }
     }
 
-    /// Removes the socket file of a tunnel that is not running. Returns true if there was one.
+    /// Removes the socket files of a tunnel that is not running. Returns true if there was one of the control socket.
     pub fn remove_marker(&self, name: &str) -> bool {
+        let _ = fs::remove_file(self.status_socket(name));
         fs::remove_file(self.socket(name)).is_ok()
     }
 
