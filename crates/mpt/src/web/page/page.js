@@ -251,8 +251,10 @@ async function poll() {
     for (const tunnel of now.tunnels) tunnels.get(tunnel.name).update(now.time, tunnel);
     const paths = now.tunnels.flatMap((tunnel) => tunnel.peers.flatMap((peer) => peer.paths));
     const up = paths.filter((path) => path.up).length;
-    setText(summary, now.tunnels.length ? `${up} of ${paths.length} paths up` : "no tunnel is running on this host");
-    summary.className = now.tunnels.length && up === paths.length ? "" : "bad";
+    const silent = now.tunnels.filter((tunnel) => tunnel.trouble).map((tunnel) => tunnel.name);
+    setText(summary, silent.length ? `no data of ${silent.join(", ")}`
+      : now.tunnels.length ? `${up} of ${paths.length} paths up` : "no tunnel is running on this host");
+    summary.className = now.tunnels.length && !silent.length && up === paths.length ? "" : "bad";
   } catch (error) {
     setText(summary, `no answer from mpt web for ${Math.round((Date.now() - answered) / 1000)} s: ${error.message}`);
     summary.className = "bad";
