@@ -2,11 +2,12 @@
 
 use crate::{
     native_host::Native,
-    rig::{Rig, program, sh, text},
+    rig::{Daemon, Rig, program, sh, text},
 };
 use mpt_lab::topology::{Family, Host, address};
 use serde_json::Value;
 use std::{
+    fs,
     io::{BufRead as _, BufReader, Write as _},
     os::unix::net::UnixStream,
     process::{Child, Command, Stdio},
@@ -14,14 +15,13 @@ use std::{
 
 const TWO: [&str; 2] = ["delay=2ms", "delay=4ms"];
 
+/// Returns the configuration of a path over host A's interface with this number.
+fn path(number: usize) -> String {
+    let far = address(Host::B, number, Family::V4);
+    format!("[[peer.path]]\ninterface = \"eth{}\"\nremote = \"{far}\"\n", number + 1)
+}
+
 fn rig(test: &str) -> Option<Rig> {
-    let path = |number| {
-        format!(
-            "[[peer.path]]\ninterface = \"eth{}\"\nremote = \"{}\"\n",
-            number + 1,
-            address(Host::B, number, Family::V4)
-        )
-    };
     let rig = Rig::native(test, &TWO, &Native::initiator(&(path(0) + &path(1))))?;
     rig.wait_until_up(Host::A, &["eth1", "eth2"]);
     Some(rig)
@@ -125,4 +125,21 @@ fn readers_that_do_not_read_and_strangers_change_nothing_for_the_tunnel() {
     stranger.args(["watch", "mpt0"]).env("MPT_RUN_DIR", rig.run_dir(Host::A));
     let refused = text(&stranger.output().expect("setpriv").stderr);
     assert_eq!(refused, "error: user 65530 may not read the status of this tunnel\n  hint: run as root\n");
+}
+
+#[test]
+fn the_log_may_be_json() {
+    let Some(mut rig) = Rig::build("log-json", &TWO[..1]) else { return };
+    rig.launch_with(Host::B, &Native::responder().text());
+    let log = rig.folder.path().join("json.log");
+    let mut program = rig.program(Host::A);
+    program.env("MPT_LOG_FORMAT", "json");
+    let config = Native::initiator(&path(0)).text();
+    let _daemon = Daemon::start(program, &config, &rig.file(Host::A), &log);
+    rig.wait_for_answer(&[], Family::V4, "a daemon with a log in JSON");
+    let text = fs::read_to_string(&log).expect("a log");
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let up = lines.iter().find(|line| line["message"] == "tunnel is up").expect(&text);
+    assert_eq!((&up["level"], &up["interface"], &up["peers"]), (&"INFO".into(), &"mpt0".into(), &1.into()), "{up}");
+    assert!(up["timestamp"].is_string());
 }

@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use super::pair::flags::New;
+use crate::logging::LogFormat;
 
 /// A multipath tunnel: one IP interface over many Internet links.
 #[derive(Debug, Parser)]
@@ -21,7 +22,7 @@ pub struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage.\n\
-    Environment: MPT_LOG: default of mpt up --log; MPT_RUN_DIR: directory of control sockets, default /run/mpt;\n\
+    Environment: MPT_LOG, MPT_LOG_FORMAT: defaults of mpt up --log and --log-format; MPT_RUN_DIR: directory of control sockets, default /run/mpt;\n\
     MPT_STATE_DIR: directory of usage counters and handshake times, default /var/lib/mpt.";
 
 #[derive(Debug, Subcommand)]
@@ -154,6 +155,9 @@ pub(super) struct UpArgs {
     /// Level of the log: error, warn, info, debug, trace, or by module as in info,mpt_proto=trace
     #[arg(long, env = "MPT_LOG", default_value = "info", value_name = "LEVEL", value_parser = log_filter)]
     pub(super) log: Targets,
+    /// Form of the log: text, or one JSON object a line
+    #[arg(long, env = "MPT_LOG_FORMAT", default_value = "text", value_name = "FORM")]
+    pub(super) log_format: LogFormat,
 }
 
 /// Parses a log filter. A word without `=` must be a level or begin with `mpt`: the parser takes any other word for the

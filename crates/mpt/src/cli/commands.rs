@@ -18,6 +18,7 @@ use crate::config::{self, File, Problem};
 use crate::control::report::{self, Report};
 use crate::control::{Action, Client, Request, RunDir};
 use crate::legacy::toml::Allowed;
+use crate::logging::LogFormat;
 use crate::{Failure, daemon, logging};
 
 /// Reads the file and passes it to `run`, with the folder for the event trace.
@@ -26,7 +27,7 @@ pub fn up(arguments: UpArgs, run: impl FnOnce(File, Option<&Path>) -> Result<(),
     let mut file = read?;
     print_problems(&file.warnings);
     file.offload &= !arguments.no_offload;
-    logging::init(arguments.log);
+    logging::init(arguments.log, arguments.log_format);
     run(file, arguments.qlog.as_deref())
 }
 
@@ -95,7 +96,7 @@ pub fn kill_switch(file: &Path) -> Result<(), Failure> {
 
 /// Logs warnings of a command that changes the system: for example that it stays root.
 fn log_warnings() {
-    logging::init(Targets::new().with_default(Level::WARN));
+    logging::init(Targets::new().with_default(Level::WARN), LogFormat::Text);
 }
 
 /// Returns the crashed tunnel, if exactly one has left a socket file.
