@@ -8,6 +8,7 @@ pub mod control;
 pub mod daemon;
 mod failure;
 mod files;
+mod hooks;
 mod interface_name;
 pub mod legacy;
 mod logging;

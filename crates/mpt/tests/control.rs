@@ -116,7 +116,9 @@ fn a_socket_left_behind_by_a_crash_is_replaced() {
 #[test]
 fn both_sockets_of_a_crash_are_removed_together() {
     let dir = TestDir::new();
-    ["mpt0.sock", "mpt0.status"].map(|name| drop(UnixListener::bind(dir.directory.path().join(name)).unwrap()));
+    for name in ["mpt0.sock", "mpt0.status"] {
+        drop(UnixListener::bind(dir.directory.path().join(name)).unwrap());
+    }
     assert!(dir.run.remove_marker("mpt0"));
     assert_eq!(fs::read_dir(dir.directory.path()).unwrap().count(), 0);
 }

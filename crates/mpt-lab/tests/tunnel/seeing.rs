@@ -2,7 +2,7 @@
 
 use crate::{
     native_host::Native,
-    rig::{Daemon, Rig, program, sh, text},
+    rig::{Daemon, Rig, open_folder, program, sh, text},
 };
 use mpt_lab::topology::{Family, Host, address};
 use serde_json::Value;
@@ -142,4 +142,42 @@ fn the_log_may_be_json() {
     let up = lines.iter().find(|line| line["message"] == "tunnel is up").expect(&text);
     assert_eq!((&up["level"], &up["interface"], &up["peers"]), (&"INFO".into(), &"mpt0".into(), &1.into()), "{up}");
     assert!(up["timestamp"].is_string());
+}
+
+#[test]
+fn programs_run_at_events_without_privileges_unless_others_may_change_them() {
+    let Some(rig) = rig("hooks") else { return };
+    let (folder, record) = (rig.folder.path().join("hooks"), rig.folder.path().join("open/record"));
+    fs::create_dir(&folder).expect("a folder");
+    open_folder(record.parent().expect("a folder"));
+    let program = folder.join("10-record");
+    let text = format!("#!/bin/sh\necho \"$(id -u) $* $MPT_CAUSE\" >> {}\n", record.display());
+    fs::write(&program, text).expect("a program");
+    sh(&rig.hosts.a, &format!("chmod 755 {} {}", folder.display(), program.display()));
+    let start = |rig: &Rig| {
+        let mut hooks = rig.program(Host::A);
+        hooks.arg("hooks").arg("--directory").arg(&folder).stderr(Stdio::piped());
+        hooks
+    };
+    let mut hooks = Ended(start(&rig).spawn().expect("mpt hooks"));
+    let mut line = String::new();
+    BufReader::new(hooks.0.stderr.take().expect("stderr")).read_line(&mut line).expect("a line");
+    let recorded = || fs::read_to_string(&record).unwrap_or_default();
+    // A change that it notices shows that it watches.
+    rig.wait_until("the first event", |rig| {
+        let set = |action| assert!(rig.mpt(Host::A, &["path", action, "eth2"]).status.success());
+        set("down");
+        set("up");
+        recorded().contains("path-down mpt0 peer eth2 operator\n")
+    });
+    assert!(recorded().lines().all(|line| !line.starts_with("0 ")), "not as root: {}", recorded());
+    assert!(!recorded().contains(" up mpt0"), "the state at the start is no event: {}", recorded());
+    assert!(rig.mpt(Host::A, &["down"]).status.success());
+    rig.wait_until("the end", |_| recorded().contains("peer-down mpt0 peer") && recorded().contains(" down mpt0"));
+    drop(hooks);
+
+    sh(&rig.hosts.a, &format!("chmod 777 {}", folder.display()));
+    let refused = start(&rig).output().expect("mpt hooks");
+    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(message.contains("others may change") && refused.status.code() == Some(1), "{message}");
 }

@@ -47,6 +47,12 @@ pub(super) enum Command {
         #[arg(long, value_name = "FILE")]
         token_file: Option<PathBuf>,
     },
+    /// Run the programs of a folder when something happens to a tunnel, as a process of its own without privileges
+    Hooks {
+        /// The folder; its programs get event, interface, peer and path as arguments
+        #[arg(long, value_name = "DIR", default_value = "/etc/mpt-hooks.d")]
+        directory: PathBuf,
+    },
     /// List the paths of a running tunnel, or take one up or down
     #[command(subcommand)]
     Path(PathCommand),

@@ -20,6 +20,7 @@ pub mod report;
 mod server;
 pub mod verdict;
 pub mod watch;
+pub mod watch_all;
 
 use std::io::ErrorKind;
 use std::os::unix::net::UnixListener;

@@ -23,9 +23,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mpt_linux::privilege;
-use nix::unistd::geteuid;
-
 use crate::Failure;
 use crate::control::RunDir;
 use crate::daemon::user;
@@ -48,7 +45,7 @@ pub fn run(listen: SocketAddr, token_file: Option<&Path>) -> Result<(), Failure>
         .hint("mpt key psk > token, chmod 600 token, and --token-file token"));
     }
     let listener = TcpListener::bind(listen).map_err(|error| cannot_listen(listen, &error))?;
-    give_up_privileges()?;
+    user::become_status_reader()?;
     let run = RunDir::from_env();
     let samples = Arc::new(Samples::default());
     samples::start(&run, &samples);
@@ -61,18 +58,6 @@ pub fn run(listen: SocketAddr, token_file: Option<&Path>) -> Result<(), Failure>
 struct Site {
     samples: Arc<Samples>,
     token: Option<Token>,
-}
-
-/// Becomes the user that may read the status of tunnels, if this process is root's, and drops all capabilities.
-fn give_up_privileges() -> Result<(), Failure> {
-    if geteuid().is_root() && privilege::may_change_user() {
-        let (user, group) = user::status_reader();
-        return Ok(privilege::become_user(user.as_raw(), group.as_raw(), &[])?);
-    }
-    if geteuid().is_root() {
-        eprintln!("warning: staying root without capabilities: CAP_SETUID and CAP_SETGID are missing");
-    }
-    Ok(privilege::keep_only(&[])?)
 }
 
 fn read_token(file: &Path) -> Result<Token, Failure> {

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::history::History;
 use crate::control::report::Report;
-use crate::control::watch::{Item, Watch};
+use crate::control::watch::Item;
+use crate::control::watch_all::{Change, watch_all};
 use crate::control::{Event, RunDir};
 
 /// The state of all tunnels, by interface.
@@ -31,9 +32,15 @@ impl Samples {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self, name: &str, report: Result<Arc<Report>, String>) {
-        if let Some(tunnel) = self.lock().get_mut(name) {
-            tunnel.report = report;
+    fn change(&self, name: &str, change: Change) {
+        match change {
+            Change::Item(item) => self.handle(name, item),
+            Change::Silent(why) => {
+                if let Some(tunnel) = self.lock().get_mut(name) {
+                    tunnel.report = Err(why);
+                }
+            }
+            Change::Forgotten => drop(self.lock().remove(name)),
         }
     }
 
@@ -56,57 +63,21 @@ impl Samples {
     }
 }
 
-/// Starts a thread that looks for tunnels, and lets a further one watch each.
+/// Starts a thread that watches all tunnels. A tunnel that ends keeps its history for a day, over restarts as well.
 pub fn start(run: &RunDir, samples: &Arc<Samples>) {
     let (run, samples) = (run.clone(), Arc::clone(samples));
     thread::spawn(move || {
-        loop {
-            for name in run.names() {
-                let is_new = !samples.lock().contains_key(&name);
-                if is_new && samples.lock().len() < MAX_TUNNELS {
-                    watch(&run, &samples, name);
-                }
-            }
-            thread::sleep(INTERVAL);
-        }
-    });
-}
-
-/// Watches a tunnel until its socket is gone. The history stays as long as the socket does, over restarts as well.
-fn watch(run: &RunDir, samples: &Arc<Samples>, name: String) {
-    let starting = Err("no sample yet".to_owned());
-    let tunnel = Tunnel { report: starting, history: History::default(), events: VecDeque::new() };
-    samples.lock().insert(name.clone(), tunnel);
-    let (run, samples) = (run.clone(), Arc::clone(samples));
-    thread::spawn(move || {
-        let mut absent = 0;
-        while absent < FORGET_AFTER {
-            match Watch::start(&run, Some(&name), INTERVAL) {
-                Ok(mut watch) => {
-                    absent = 0;
-                    let failure = loop {
-                        match watch.next_item() {
-                            Ok(item) => samples.handle(&name, item),
-                            Err(failure) => break failure,
-                        }
-                    };
-                    samples.set(&name, Err(failure.what));
-                }
-                Err(failure) => samples.set(&name, Err(failure.what)),
-            }
-            // A crash leaves the socket, an orderly end removes it.
-            absent = if run.names().contains(&name) { 0 } else { absent + 1 };
-            thread::sleep(INTERVAL);
-        }
-        samples.lock().remove(&name);
+        watch_all(&run, INTERVAL, |name, _| {
+            let starting = Err("no sample yet".to_owned());
+            let tunnel = Tunnel { report: starting, history: History::default(), events: VecDeque::new() };
+            samples.lock().insert(name.to_owned(), tunnel);
+            let (samples, name) = (Arc::clone(&samples), name.to_owned());
+            move |change| samples.change(&name, change)
+        })
     });
 }
 
 /// Interval of samples.
-pub const INTERVAL: Duration = Duration::from_secs(2);
-/// Maximum number of tunnels; each has a thread.
-const MAX_TUNNELS: usize = 64;
+const INTERVAL: Duration = Duration::from_secs(2);
 /// Events that the page shows.
 const MAX_EVENTS: usize = 50;
-/// Looks without a socket until a tunnel that ended is forgotten: a day, so that a restart keeps its history.
-const FORGET_AFTER: u64 = 86_400 / INTERVAL.as_secs();
