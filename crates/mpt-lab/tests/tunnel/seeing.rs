@@ -3,14 +3,16 @@
 use crate::{
     native_host::Native,
     rig::{Daemon, Rig, open_folder, program, sh, text},
+    unit::Unit,
 };
 use mpt_lab::topology::{Family, Host, address};
+use nix::unistd::User;
 use serde_json::Value;
 use std::{
     fs,
     io::{BufRead as _, BufReader, Write as _},
     os::unix::net::UnixStream,
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
 };
 
 const TWO: [&str; 2] = ["delay=2ms", "delay=4ms"];
@@ -111,18 +113,28 @@ fn readers_that_do_not_read_and_strangers_change_nothing_for_the_tunnel() {
     rig.wait_for_answer(&[], Family::V4, "with readers that do not read");
     drop(deaf);
 
-    // `mpt web` in the host's namespace, by its own user; another user is refused.
-    let mut web = rig.program(Host::A);
-    let mut web =
-        Ended(web.args(["web", "--listen", "127.0.0.1:9475"]).stderr(Stdio::piped()).spawn().expect("mpt web"));
-    let mut line = String::new();
-    BufReader::new(web.0.stderr.take().expect("stderr")).read_line(&mut line).expect("a line");
+    // `mpt web` as its unit runs it.
+    let copy = rig.folder.path().join("mpt");
+    fs::copy(program(), &copy).expect("a copy that all users reach");
+    let run_as = |user: u32| {
+        let mut command = rig.hosts.a.command("setpriv");
+        command
+            .args(["--clear-groups", "--no-new-privs", "--bounding-set=-all"])
+            .env("MPT_RUN_DIR", rig.run_dir(Host::A));
+        command.args([format!("--reuid={user}"), format!("--regid={user}")]);
+        command
+    };
+    let unit = Unit::web();
+    assert_eq!((unit.values("User="), unit.values("CapabilityBoundingSet=")), (vec!["mpt-web"], vec![""]));
+    let mut web = run_as(User::from_name("mpt-web").ok().flatten().map_or(65_521, |user| user.uid.as_raw()));
+    let listen = "--listen=127.0.0.1:9475".into();
+    unit.run_filtered(&mut web, rig.folder.path(), [copy.clone(), "web".into(), listen]);
+    let _web = Ended(web.spawn().expect("mpt web"));
     let curl = |target: &str| sh(&rig.hosts.a, &format!("curl -s http://127.0.0.1:9475{target} || true"));
     rig.wait_until("mpt web has a sample", |_| curl("/healthz").starts_with("mpt0 ok: "));
     assert!(curl("/metrics").contains("mpt_path_up{interface=\"mpt0\",peer="));
-    let mut stranger = Command::new("setpriv");
-    stranger.args(["--reuid=65530", "--regid=65530", "--clear-groups"]).arg(program());
-    stranger.args(["watch", "mpt0"]).env("MPT_RUN_DIR", rig.run_dir(Host::A));
+    let mut stranger = run_as(65_530);
+    stranger.arg(&copy).args(["watch", "mpt0"]);
     let refused = text(&stranger.output().expect("setpriv").stderr);
     assert_eq!(refused, "error: user 65530 may not read the status of this tunnel\n  hint: run as root\n");
 }
