@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -274,37 +274,38 @@ fn the_status_socket_takes_no_command_that_changes_anything() {
 }
 
 #[test]
-fn only_root_the_tunnel_and_the_user_of_mpt_web_read_the_status() {
+fn only_root_the_tunnel_its_group_and_the_user_of_mpt_web_read_the_status() {
     if !geteuid().is_root() {
         return eprintln!("skipped: needs root");
     }
     let dir = TestDir::new();
     fs::set_permissions(dir.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let [_control, mut server] = dir.bind_status(NOBODY);
-    let run = dir.run.clone();
-    let connect_as = move |user: u32| {
-        let run = run.clone();
+    let mut servers = dir.bind_status(NOBODY);
+    let mut connect_as = |user: u32, group: u32| {
+        let run = dir.run.clone();
         // The user is that of a thread.
-        thread::spawn(move || {
-            privilege::become_user(user, user, &[]).unwrap();
+        let client = thread::spawn(move || {
+            privilege::become_user(user, group, &[]).unwrap();
             Watch::start(&run, Some("mpt0"), Duration::from_secs(1)).map(|_| ()).map_err(|failure| failure.what)
-        })
-    };
-    let stranger = connect_as(NOBODY + 1);
-    while !stranger.is_finished() {
-        assert_eq!(server.handle_ready(), []);
-        thread::yield_now();
-    }
-    assert_eq!(stranger.join().unwrap(), Err("user 65531 may not read the status of this tunnel".to_owned()));
-    let reader = connect_as(NOBODY);
-    while !reader.is_finished() {
-        for (token, request) in server.handle_ready() {
-            assert_eq!(request, Request::Watch {});
-            server.respond(token, &Response::Done {});
+        });
+        let mut served = [0, 0];
+        while !client.is_finished() {
+            for (server, served) in servers.iter_mut().zip(&mut served) {
+                for (token, request) in server.handle_ready() {
+                    assert_eq!(request, Request::Watch {});
+                    server.respond(token, &Response::Done {});
+                    *served += 1;
+                }
+            }
+            thread::yield_now();
         }
-        thread::yield_now();
-    }
-    assert_eq!(reader.join().unwrap(), Ok(()));
+        (client.join().unwrap(), served)
+    };
+    let refused = "user 65531 may not read the status of this tunnel".to_owned();
+    assert_eq!(connect_as(NOBODY + 1, NOBODY + 1), (Err(refused), [0, 0]));
+    assert_eq!(connect_as(NOBODY, NOBODY), (Ok(()), [0, 1]));
+    let group = fs::metadata(dir.directory.path().join("mpt0.sock")).unwrap().gid();
+    assert_eq!(connect_as(NOBODY + 1, group), (Ok(()), [1, 0]), "a member of the group, at the control socket");
 }
 
 #[test]

@@ -170,7 +170,7 @@ fn the_page_metrics_and_health_are_served_without_privileges() {
 fn however_many_scrapes_come_the_tunnel_is_asked_every_two_seconds() {
     let tunnel = Tunnel::start();
     let web = tunnel.web(&[]);
-    web.wait_for("/metrics", "mpt_path_up");
+    web.wait_for("/healthz", "mpt0 ok");
     let (before, scrapes) = (tunnel.reports.load(Ordering::Relaxed), 300);
     for _ in 0..scrapes {
         assert_eq!(status(&web.get("/metrics")), "200");
@@ -207,7 +207,7 @@ fn slow_greedy_and_foreign_clients_are_refused_and_others_served() {
 fn a_client_that_does_not_read_keeps_nobody_waiting() {
     let tunnel = Tunnel::start();
     let web = tunnel.web(&[]);
-    web.wait_for("/metrics", "mpt_path_up");
+    web.wait_for("/healthz", "mpt0 ok");
     // Requests for the largest file, which are never read.
     let deaf: Vec<_> = (0..8)
         .map(|_| {

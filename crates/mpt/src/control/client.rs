@@ -1,11 +1,14 @@
 //! The client side: finds a running tunnel and sends it requests, with a timeout.
 
+use std::fs;
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use nix::unistd::geteuid;
 use serde_json::Value;
 
 use super::report::Report;
@@ -90,13 +93,23 @@ impl Client {
         self.stream.read_to_end(&mut rest).map(|_| ()).map_err(|error| self.lost(&error))
     }
 
-    /// Connects to the status socket of the tunnel `name`, or of the only running one.
+    /// Connects to the status socket of the tunnel `name`, or of the only running one; to the control socket if this
+    /// user may use that one alone.
     ///
     /// # Errors
     /// As for [`Self::connect`].
     pub fn connect_status(directory: &RunDir, name: Option<&str>) -> Result<Self, Failure> {
         let name = find(directory, name)?;
-        Self::open(&directory.status_socket(&name), &name)
+        let socket = directory.status_socket(&name);
+        let owner = fs::metadata(&socket).map(|socket| socket.uid()).ok();
+        // A member of the tunnel's group may use the control socket, and only that.
+        if !geteuid().is_root()
+            && owner != Some(geteuid().as_raw())
+            && let Ok(client) = Self::open(&directory.socket(&name), &name)
+        {
+            return Ok(client);
+        }
+        Self::open(&socket, &name)
     }
 
     fn open(socket: &Path, name: &str) -> Result<Self, Failure> {
