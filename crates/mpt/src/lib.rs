@@ -7,6 +7,7 @@ pub mod config;
 pub mod control;
 pub mod daemon;
 mod failure;
+mod figures;
 mod files;
 mod hooks;
 mod interface_name;

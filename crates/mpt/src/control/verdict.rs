@@ -1,6 +1,7 @@
 //! The condition of a path in one line of plain words, for `mpt status`, `mpt top` and the page of `mpt web`.
 
 use super::report::{PathReport, PeerReport};
+use crate::figures::bytes;
 
 /// Returns the condition of a path of this peer, in at most 70 columns.
 pub fn verdict(peer: &PeerReport, path: &PathReport) -> String {
@@ -28,21 +29,21 @@ fn verdict_of_used(path: &PathReport, share: Option<f64>) -> String {
         (Some(share), true) if share < 0.005 => "waits until the others fail".to_owned(),
         (Some(share), _) => format!("used for {} %", percent(share)),
     };
-    let trouble = match (path.used_bytes, path.limit_bytes) {
-        (Some(used), Some(limit)) if used >= limit => Some("has used up its limit of this month".to_owned()),
-        (Some(used), Some(limit)) if used >= limit / 5 * 4 => {
-            let used = (used as f64 / limit.max(1) as f64 * 100.0).floor();
-            Some(format!("has used {used} % of its limit of this month"))
-        }
+    let trouble = match share {
         // Without traffic one lost probe is ten percent.
-        _ if share.is_some() && path.loss.is_some_and(|loss| loss >= LOSS) => {
-            path.loss.map(|loss| format!("loses {} %", percent(loss)))
+        Some(_) if path.loss.is_some_and(|loss| loss >= LOSS) => {
+            path.loss.map(|loss| format!("loses {} %: ", percent(loss)))
         }
-        _ => path.queue_us.filter(|queue| *queue >= QUEUE_US).map(|us| format!("load adds {} ms", us / 1_000)),
+        _ => path.queue_us.filter(|queue| *queue >= QUEUE_US).map(|us| format!("load adds {} ms: ", us / 1_000)),
     };
-    match trouble {
-        Some(trouble) => format!("{trouble}: {used}"),
-        None => used,
+    match (path.used_bytes, path.limit_bytes) {
+        (Some(volume), Some(limit)) if volume >= limit => {
+            format!("its {} of the month are used up: {used}", bytes(limit))
+        }
+        (Some(volume), Some(limit)) => {
+            format!("{}{used}; {} of {} this month", trouble.unwrap_or_default(), bytes(volume), bytes(limit))
+        }
+        _ => trouble.unwrap_or_default() + &used,
     }
 }
 
@@ -106,14 +107,12 @@ mod tests {
         assert_eq!(verdicts(vec![probes]), ["no traffic"]);
         let standby = PathReport { standby: true, ..path(0) };
         assert_eq!(verdicts(vec![path(1_000), standby.clone()]), ["no traffic", "waits until the others fail"]);
-        let limit = |used| PathReport { used_bytes: Some(used), limit_bytes: Some(1_000), ..standby.clone() };
-        let waits = "waits until the others fail";
+        let limit = |used| PathReport { used_bytes: Some(used), limit_bytes: Some(20_000_000_000), ..standby.clone() };
         let expected = [
-            waits.to_owned(),
-            format!("has used 80 % of its limit of this month: {waits}"),
-            format!("has used up its limit of this month: {waits}"),
+            "waits until the others fail; 8.20 GB of 20.0 GB this month",
+            "its 20.0 GB of the month are used up: waits until the others fail",
         ];
-        assert_eq!(verdicts(vec![limit(799), limit(800), limit(1_000)]), expected);
+        assert_eq!(verdicts(vec![limit(8_200_000_000), limit(20_000_000_000)]), expected);
     }
 
     #[test]
