@@ -49,6 +49,8 @@ pub struct Server {
     socket: PathBuf,
     /// Events were buffered since the last [`Self::poll`].
     has_pushed: bool,
+    /// A user that may not connect was refused since the last [`Self::poll`].
+    has_refused: bool,
     /// The users that may connect to a status socket; `None` for a control socket, which its mode protects.
     readers: Option<Vec<Uid>>,
     /// Dropped before the connections, so that a client that waits for the tunnel's end can start it again at once.
@@ -93,6 +95,7 @@ impl Server {
             next: 0,
             socket,
             has_pushed: false,
+            has_refused: false,
             readers,
             _lock: lock,
             connections: BTreeMap::new(),
@@ -143,8 +146,8 @@ impl Server {
     }
 
     /// Sends the events that were published. When clients cannot be accepted, it stops accepting for a second, because
-    /// the listener stays readable and would keep the event loop busy. Call it in each iteration; returns the time of
-    /// the next call.
+    /// the listener stays readable and would keep the event loop busy; and for a moment after a user was refused. Call
+    /// it in each iteration; returns the time of the next call.
     pub fn poll(&mut self, now: Time) -> Option<Time> {
         if mem::take(&mut self.has_pushed) {
             self.send_events();
@@ -154,15 +157,24 @@ impl Server {
                 tracing::warn!("no descriptor for a client of the control socket: raise the limit (LimitNOFILE=)");
                 self.warned = Some(now);
             }
-            if self.reserve.is_none() && self.epoll.delete(&self.listener).is_ok() {
-                self.resume = Some(now + PAUSE);
+            if self.reserve.is_none() {
+                self.pause(now + PAUSE);
             }
+        }
+        if mem::take(&mut self.has_refused) {
+            self.pause(now + REFUSED_PAUSE);
         }
         if self.resume.is_some_and(|at| at <= now) {
             let added = self.epoll.add(&self.listener, EpollEvent::new(EpollFlags::EPOLLIN, 0));
             self.resume = added.is_err().then_some(now + PAUSE);
         }
         self.resume
+    }
+
+    fn pause(&mut self, until: Time) {
+        if self.resume.is_none() && self.epoll.delete(&self.listener).is_ok() {
+            self.resume = Some(until);
+        }
     }
 
     fn accept(&mut self) {
@@ -180,6 +192,7 @@ impl Server {
             };
             let Ok(mut connection) = ClientConnection::new(stream) else { continue };
             if let Some(refused) = self.refusal(&connection) {
+                self.has_refused = true;
                 // Its socket is empty and takes a line; the connection ends with the client unanswered otherwise.
                 let _ = connection.answer(&serde_json::to_vec(&Response::from(refused)).unwrap_or_default());
                 continue;
@@ -308,6 +321,8 @@ fn cannot_use(path: &Path, error: &io::Error) -> Failure {
 /// Maximum number of connections.
 pub const MAX_CLIENTS: usize = 16;
 const PAUSE: Duration = Duration::from_secs(1);
+/// Pause after a user was refused: a program that connects again and again causes at most 160 refusals a second.
+const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 const WARN_INTERVAL: Duration = Duration::from_secs(60);
 /// Only root and its group may control a tunnel.
 const SOCKET_MODE: u32 = 0o660;
@@ -318,6 +333,7 @@ const DIRECTORY_MODE: u32 = 0o755;
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
     use std::os::unix::net::UnixStream;
 
     use nix::sys::epoll::EpollTimeout;
@@ -338,5 +354,28 @@ mod tests {
         assert!(server.handle_ready().is_empty() && server.connections.is_empty());
         assert_eq!((server.poll(start + PAUSE), is_ready(&server)), (None, true));
         assert!(server.handle_ready().is_empty() && server.connections.len() == 1);
+    }
+
+    #[test]
+    fn who_is_refused_again_and_again_does_not_keep_the_event_loop_busy() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDir::at(folder.path());
+        let mut server = Server::bind_status(&run, "mpt0", Uid::from_raw(0)).unwrap();
+        server.readers = Some(Vec::new());
+        let mut clients: Vec<_> =
+            (0..40).map(|_| UnixStream::connect(folder.path().join("mpt0.status")).unwrap()).collect();
+        let is_ready = |server: &Server| server.epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::ZERO) == Ok(1);
+        let (mut now, mut iterations) = (Time::START, 0);
+        while is_ready(&server) {
+            assert!(server.handle_ready().is_empty() && server.connections.is_empty());
+            assert_eq!((server.poll(now), is_ready(&server)), (Some(now + REFUSED_PAUSE), false));
+            now = now + REFUSED_PAUSE;
+            assert_eq!(server.poll(now), None);
+            iterations += 1;
+        }
+        assert_eq!(iterations, 40_usize.div_ceil(MAX_CLIENTS));
+        let mut answer = String::new();
+        clients[39].read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("may not read the status of this tunnel"), "{answer}");
     }
 }
