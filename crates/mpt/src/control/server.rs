@@ -369,7 +369,7 @@ mod tests {
         while is_ready(&server) {
             assert!(server.handle_ready().is_empty() && server.connections.is_empty());
             assert_eq!((server.poll(now), is_ready(&server)), (Some(now + REFUSED_PAUSE), false));
-            now = now + REFUSED_PAUSE;
+            now += REFUSED_PAUSE;
             assert_eq!(server.poll(now), None);
             iterations += 1;
         }
