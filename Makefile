@@ -29,6 +29,7 @@ check:
 	./scripts/check-docs
 	./scripts/check-comments
 	./scripts/check-unit
+	./scripts/check-rules
 
 # Links to private items are allowed, because the documentation is also read in the source, where they lead somewhere.
 docs:

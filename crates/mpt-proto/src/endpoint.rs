@@ -283,7 +283,14 @@ impl Endpoint {
 
     /// Returns a snapshot for `mpt status`.
     pub fn status(&self) -> EndpointStatus {
-        EndpointStatus { peers: self.peers.iter().map(Peer::status).collect(), drops: self.drops.clone() }
+        self.status_of(0, usize::MAX)
+    }
+
+    /// Returns the same with at most `count` peers from `first` on: a status of all costs milliseconds if there are
+    /// thousands.
+    pub fn status_of(&self, first: usize, count: usize) -> EndpointStatus {
+        let peers = self.peers.iter().skip(first).take(count);
+        EndpointStatus { peers: peers.map(Peer::status).collect(), drops: self.drops.clone() }
     }
 
     /// Returns the known remote addresses of all peers.

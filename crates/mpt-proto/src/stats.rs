@@ -7,7 +7,7 @@ use crate::drops::Drops;
 use crate::id::LinkId;
 use crate::path::{Path, PathState, Traffic};
 use crate::reorder::ReorderStats;
-use crate::time::Rate;
+use crate::time::{Rate, Time};
 
 /// The status of an endpoint.
 #[derive(Clone, Debug)]
@@ -39,6 +39,8 @@ pub struct PeerStatus {
     pub recovered: u64,
     /// Packets that were lost and not retransmitted, because their deadline had passed.
     pub given_up: u64,
+    /// Time of the handshake or rekey that established the session; absent without one.
+    pub established_at: Option<Time>,
     /// Packets that were dropped.
     pub drops: Drops,
     /// Its paths.

@@ -1,15 +1,19 @@
 //! The program around the core: its configuration ([`config`], or [`legacy`] for the original's files), its command
-//! line ([`cli`]), the packet-forwarding process ([`daemon`]) and its control interface ([`control`]).
+//! line ([`cli`]), the packet-forwarding process ([`daemon`]), its control interface ([`control`]), and the process
+//! that shows it to browsers and Prometheus (`web`).
 
 pub mod cli;
 pub mod config;
 pub mod control;
 pub mod daemon;
 mod failure;
+mod figures;
 mod files;
+mod hooks;
 mod interface_name;
 pub mod legacy;
 mod logging;
 mod secrets;
+mod web;
 
 pub use failure::Failure;

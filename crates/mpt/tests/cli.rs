@@ -30,33 +30,13 @@ fn report(peers: &[(&str, &[&str])]) -> Report {
         remote: "192.0.2.1:4754".to_owned(),
         weight: 1,
         up: true,
-        cause: None,
-        srtt_us: None,
-        rate_bits_per_s: None,
-        loss: None,
-        mtu_bytes: None,
-        sent_packets: 0,
-        sent_bytes: 0,
-        received_packets: 0,
-        received_bytes: 0,
         ..PathReport::default()
     };
     let peer = |(name, paths): &(&str, &[&str])| PeerReport {
         name: (*name).to_owned(),
         scheduler: "weighted".to_owned(),
-        tun_read_packets: 0,
-        sent_packets: 0,
-        received_packets: 0,
-        delivered_packets: 0,
-        queued_bytes: 0,
-        buffered_packets: 0,
-        reorder_timeout_us: 0,
-        retransmitted_packets: 0,
-        recovered_packets: 0,
-        abandoned_packets: 0,
-        reorder: None,
-        drops: BTreeMap::new(),
         paths: paths.iter().map(path).collect(),
+        ..PeerReport::default()
     };
     let tunnel = TunnelReport { interface: "mpt0".to_owned(), mode: "plain".to_owned(), ..TunnelReport::default() };
     Report { tunnel, peers: peers.iter().map(peer).collect(), drops: BTreeMap::new() }
@@ -72,7 +52,7 @@ fn daemon(run: &path::Path, report: Report) -> JoinHandle<Vec<Request>> {
         while commands.last() != Some(&Request::Down {}) {
             epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::NONE).expect("to wait");
             for (token, request) in server.handle_ready() {
-                if request == (Request::Status {}) {
+                if matches!(request, Request::Status { .. }) {
                     server.respond(token, &Response::Status(report.clone()));
                 } else {
                     server.respond(token, &Response::Done {});

@@ -2,15 +2,20 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
-use mpt::control::report::{Report, TunnelReport};
-use mpt::control::{Action, Client, Request, Response, RunDir, Server};
+use mpt::control::report::{PeerReport, Report, TunnelReport};
+use mpt::control::watch::{Item, Watch};
+use mpt::control::{Action, Client, ClientToken, Event, EventKind, Request, Response, RunDir, Server};
+use mpt_linux::privilege;
 use mpt_proto::drops::Drops;
 use mpt_proto::stats::EndpointStatus;
+use mpt_proto::time::Time;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::unistd::{Uid, geteuid};
 use tempfile::TempDir;
 
 struct TestDir {
@@ -26,7 +31,16 @@ impl TestDir {
     }
 
     fn connect(&self, name: &str) -> UnixStream {
-        UnixStream::connect(self.directory.path().join(format!("{name}.sock"))).expect("a server that listens")
+        self.connect_to(&format!("{name}.sock"))
+    }
+
+    fn connect_to(&self, socket: &str) -> UnixStream {
+        UnixStream::connect(self.directory.path().join(socket)).expect("a server that listens")
+    }
+
+    fn bind_status(&self, reader: u32) -> [Server; 2] {
+        let control = Server::bind(&self.run, "mpt0").expect("a fresh directory");
+        [control, Server::bind_status(&self.run, "mpt0", Uid::from_raw(reader)).expect("the same")]
     }
 }
 
@@ -47,7 +61,7 @@ fn serve(mut server: Server) -> JoinHandle<Vec<Request>> {
             epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::NONE).expect("to wait");
             for (token, request) in server.handle_ready() {
                 let response = match &request {
-                    Request::Status {} => Response::Status(report()),
+                    Request::Status { .. } => Response::Status(report()),
                     Request::Path { path, .. } if path == "none" => {
                         Response::Error { what: "no such path".to_owned(), hint: None }
                     }
@@ -71,7 +85,10 @@ fn a_client_gets_status_sends_commands_and_ends_the_tunnel() {
     client.request(&command("dsl")).unwrap();
     assert_eq!(client.request(&command("none")).unwrap_err().what, "no such path");
     client.down().unwrap();
-    assert_eq!(server.join().unwrap(), [Request::Status {}, command("dsl"), command("none"), Request::Down {}]);
+    assert_eq!(
+        server.join().unwrap(),
+        [Request::Status { first: 0, count: Some(32) }, command("dsl"), command("none"), Request::Down {}]
+    );
     assert_eq!(fs::read_dir(dir.directory.path()).unwrap().count(), 0, "nothing is left behind");
 }
 
@@ -94,6 +111,16 @@ fn a_socket_left_behind_by_a_crash_is_replaced() {
     assert_eq!(failure.what, "the tunnel mpt0 is not running; it seems to have crashed");
     let _server = Server::bind(&dir.run, "mpt0").unwrap();
     assert_eq!(dir.run.running(), ["mpt0"]);
+}
+
+#[test]
+fn both_sockets_of_a_crash_are_removed_together() {
+    let dir = TestDir::new();
+    for name in ["mpt0.sock", "mpt0.status"] {
+        drop(UnixListener::bind(dir.directory.path().join(name)).unwrap());
+    }
+    assert!(dir.run.remove_marker("mpt0"));
+    assert_eq!(fs::read_dir(dir.directory.path()).unwrap().count(), 0);
 }
 
 #[test]
@@ -188,4 +215,188 @@ fn a_directory_that_cannot_be_written_is_named() {
     let deep = RunDir::at(dir.directory.path().join("x".repeat(120)));
     let failure = Server::bind(&deep, "mpt0").unwrap_err();
     assert!(failure.hint.is_some_and(|hint| hint.contains("MPT_RUN_DIR")));
+}
+
+/// A user that no system has.
+const NOBODY: u32 = 65_530;
+
+fn event(number: u64) -> Event {
+    let kind = EventKind::Path {
+        peer: "office".to_owned(),
+        path: "dsl".to_owned(),
+        from: "up".to_owned(),
+        to: "silent".to_owned(),
+    };
+    Event { time_ms: number, kind }
+}
+
+/// Lets a client watch, whose request has arrived.
+fn accept_watcher(server: &mut Server) -> ClientToken {
+    let [(token, Request::Watch {})] = server.handle_ready()[..] else { panic!("no request to watch") };
+    server.watch(token);
+    server.respond(token, &Response::Done {});
+    token
+}
+
+#[test]
+fn the_status_socket_takes_no_command_that_changes_anything() {
+    let dir = TestDir::new();
+    let [_control, mut server] = dir.bind_status(NOBODY);
+    let mut client = BufReader::new(dir.connect_to("mpt0.status"));
+    let connection = || None::<String>;
+    let commands = [
+        Request::Down {},
+        Request::Path { peer: "p".to_owned(), path: "dsl".to_owned(), action: Action::Down },
+        Request::Reload { connection: connection() },
+        Request::Restart { connection: connection() },
+        Request::Save { connection: connection() },
+        Request::Delete { connection: "c".to_owned() },
+        Request::Create { connection: "c".to_owned() },
+        Request::Interface { interface: "eth1".to_owned(), action: Action::Down },
+        Request::Address {
+            action: Action::Up,
+            address: [10, 9, 0, 1].into(),
+            length: 24,
+            interface: "mpt0".to_owned(),
+        },
+        Request::Ends { local: [10, 9, 0, 1].into(), remote: [10, 9, 0, 2].into(), action: Action::Down },
+    ];
+    for command in commands {
+        assert!(!command.is_read_only());
+        client.get_mut().write_all(format!("{}\n", serde_json::to_string(&command).unwrap()).as_bytes()).unwrap();
+        assert_eq!(server.handle_ready(), [], "{command:?}");
+        let mut answer = String::new();
+        client.read_line(&mut answer).unwrap();
+        assert!(answer.starts_with(r#"{"error":{"what":"the status socket takes only"#), "{answer}");
+    }
+    client.get_mut().write_all(b"{\"command\":\"status\"}\n").unwrap();
+    assert_eq!(server.handle_ready().len(), 1);
+}
+
+#[test]
+fn only_root_the_tunnel_its_group_and_the_user_of_mpt_web_read_the_status() {
+    if !geteuid().is_root() {
+        return eprintln!("skipped: needs root");
+    }
+    let dir = TestDir::new();
+    fs::set_permissions(dir.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut servers = dir.bind_status(NOBODY);
+    let mut connect_as = |user: u32, group: u32| {
+        let run = dir.run.clone();
+        // The user is that of a thread.
+        let client = thread::spawn(move || {
+            privilege::become_user(user, group, &[]).unwrap();
+            Watch::start(&run, Some("mpt0"), Duration::from_secs(1)).map(|_| ()).map_err(|failure| failure.what)
+        });
+        let mut served = [0, 0];
+        while !client.is_finished() {
+            for (server, served) in servers.iter_mut().zip(&mut served) {
+                for (token, request) in server.handle_ready() {
+                    assert_eq!(request, Request::Watch {});
+                    server.respond(token, &Response::Done {});
+                    *served += 1;
+                }
+            }
+            thread::yield_now();
+        }
+        (client.join().unwrap(), served)
+    };
+    let refused = "user 65531 may not read the status of this tunnel".to_owned();
+    assert_eq!(connect_as(NOBODY + 1, NOBODY + 1), (Err(refused), [0, 0]));
+    assert_eq!(connect_as(NOBODY, NOBODY), (Ok(()), [0, 1]));
+    let group = fs::metadata(dir.directory.path().join("mpt0.sock")).unwrap().gid();
+    assert_eq!(connect_as(NOBODY + 1, group), (Ok(()), [1, 0]), "a member of the group, at the control socket");
+}
+
+#[test]
+fn a_reader_that_does_not_read_loses_events_and_learns_how_many() {
+    let dir = TestDir::new();
+    let [_control, mut server] = dir.bind_status(NOBODY);
+    let mut slow = dir.connect_to("mpt0.status");
+    slow.write_all(b"{\"command\":\"watch\"}\n").unwrap();
+    accept_watcher(&mut server);
+    let mut fast = dir.connect_to("mpt0.status");
+    fast.write_all(b"{\"command\":\"watch\"}\n").unwrap();
+    accept_watcher(&mut server);
+    fast.set_nonblocking(true).unwrap();
+    let mut all_of_fast = Vec::new();
+    const EVENTS: u64 = 10_000;
+    for number in 0..EVENTS {
+        server.publish(&Response::Event(event(number)));
+        server.poll(Time::START);
+        let _ = fast.read_to_end(&mut all_of_fast);
+    }
+    assert_eq!(String::from_utf8(all_of_fast).unwrap().lines().count() as u64, EVENTS + 1, "the other loses nothing");
+
+    slow.set_nonblocking(true).unwrap();
+    let mut bytes = Vec::new();
+    while !bytes.windows(7).any(|part| part == b"{\"lost\"") {
+        let _ = slow.read_to_end(&mut bytes);
+        server.handle_ready();
+    }
+    server.publish(&Response::Event(event(EVENTS)));
+    server.poll(Time::START);
+    let _ = slow.read_to_end(&mut bytes);
+    assert!(bytes.len() < 1 << 20, "the socket's buffer and 64 kB: {}", bytes.len());
+    let text = String::from_utf8(bytes).unwrap();
+    let responses: Vec<Response> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let [Response::Done {}, events @ .., Response::Lost { events: lost }, Response::Event(last)] = &responses[..]
+    else {
+        panic!("{text}")
+    };
+    let received = events.iter().zip(0..).all(|(response, at)| *response == Response::Event(event(at)));
+    assert!(received, "without a gap up to the loss");
+    assert_eq!((events.len() as u64 + lost, last), (EVENTS, &event(EVENTS)));
+}
+
+#[test]
+fn readers_do_not_displace_who_controls_the_tunnel() {
+    let dir = TestDir::new();
+    let [mut control, mut server] = dir.bind_status(NOBODY);
+    let mut operator = dir.connect("mpt0");
+    let readers: Vec<_> = (0..40).map(|_| dir.connect_to("mpt0.status")).collect();
+    server.handle_ready();
+    operator.write_all(b"{\"command\":\"down\"}\n").unwrap();
+    let requests = control.handle_ready();
+    assert_eq!(requests.iter().map(|(_, request)| request).collect::<Vec<_>>(), [&Request::Down {}]);
+    drop(readers);
+}
+
+#[test]
+fn a_watched_tunnel_yields_events_and_samples_of_all_pages() {
+    let dir = TestDir::new();
+    let [_control, mut server] = dir.bind_status(NOBODY);
+    let peers: Vec<_> = (0..70).map(|at| PeerReport { name: format!("p{at}"), ..PeerReport::default() }).collect();
+    let daemon = thread::spawn(move || {
+        let mut pages = Vec::new();
+        while pages.len() < 6 {
+            for (token, request) in server.handle_ready() {
+                let Request::Status { first, count: Some(count) } = request else {
+                    server.watch(token);
+                    server.respond(token, &Response::Done {});
+                    continue;
+                };
+                pages.push(first);
+                let page = peers.iter().skip(first).take(count).cloned().collect();
+                // An event may come between the pages of a sample.
+                server.publish(&Response::Event(event(first as u64)));
+                server.respond(token, &Response::Status(Report { peers: page, ..report() }));
+            }
+            server.poll(Time::START);
+            thread::yield_now();
+        }
+        pages
+    });
+    let mut watch = Watch::start(&dir.run, Some("mpt0"), Duration::from_millis(1)).unwrap();
+    let (mut events, mut samples) = (Vec::new(), Vec::new());
+    loop {
+        match watch.next_item() {
+            Ok(Item::Event(event)) => events.push(event.time_ms),
+            Ok(Item::Sample(sample)) => samples.push(sample.report.peers.len()),
+            Ok(Item::Lost { .. }) => panic!("nothing is lost"),
+            Err(failure) => break assert!(failure.what.contains("closed the connection"), "{failure}"),
+        }
+    }
+    assert_eq!(daemon.join().unwrap(), [0, 32, 64, 0, 32, 64]);
+    assert_eq!((events, samples), (vec![0, 32, 64, 0, 32, 64], vec![70, 70]));
 }

@@ -20,6 +20,7 @@ mod paths;
 mod peers;
 mod restored;
 mod rig;
+mod seeing;
 mod service;
 mod sizes;
 mod stranger;

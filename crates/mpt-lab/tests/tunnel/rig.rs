@@ -119,7 +119,7 @@ impl Rig {
         self.daemons[index(host)] = None;
         let (file, log) = (self.file(host), self.log(host));
         self.daemons[index(host)] = Some(Daemon::start(self.program(host), config, &file, &log));
-        self.wait_until("the daemon answers", |rig| rig.mpt(host, &["status"]).status.success());
+        self.wait_until("the daemon answers", |rig| rig.mpt(host, &["status", "--json"]).status.success());
     }
 
     /// Runs `mpt` with these arguments on a host, to its end.

@@ -3,12 +3,15 @@
 //! Commands of the original MPT take its arguments; a command that exists in both takes both forms.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use super::pair::flags::New;
+use crate::logging::LogFormat;
 
 /// A multipath tunnel: one IP interface over many Internet links.
 #[derive(Debug, Parser)]
@@ -19,7 +22,7 @@ pub struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage.\n\
-    Environment: MPT_LOG: default of mpt up --log; MPT_RUN_DIR: directory of control sockets, default /run/mpt;\n\
+    Environment: MPT_LOG, MPT_LOG_FORMAT: defaults of mpt up --log and --log-format; MPT_RUN_DIR: directory of control sockets, default /run/mpt;\n\
     MPT_STATE_DIR: directory of usage counters and handshake times, default /var/lib/mpt.";
 
 #[derive(Debug, Subcommand)]
@@ -28,6 +31,28 @@ pub(super) enum Command {
     Up(UpArgs),
     /// Show the status of a running tunnel
     Status(ReportArgs),
+    /// Show the paths of a running tunnel live, twice a second; keys: s sort, p pause, q quit
+    Top {
+        #[command(flatten)]
+        tunnel: TunnelArg,
+    },
+    /// Print the events of a running tunnel as they happen
+    Watch(WatchArgs),
+    /// Serve a page, health and metrics of all running tunnels over HTTP, as a process of its own without privileges
+    Web {
+        /// Address and port; other than loopback addresses need a token
+        #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9475")]
+        listen: SocketAddr,
+        /// File with a token that requests must have, as bearer token or as password; mpt key psk makes one
+        #[arg(long, value_name = "FILE")]
+        token_file: Option<PathBuf>,
+    },
+    /// Run the programs of a folder when something happens to a tunnel, as a process of its own without privileges
+    Hooks {
+        /// The folder; its programs get event, interface, peer and path as arguments
+        #[arg(long, value_name = "DIR", default_value = "/etc/mpt-hooks.d")]
+        directory: PathBuf,
+    },
     /// List the paths of a running tunnel, or take one up or down
     #[command(subcommand)]
     Path(PathCommand),
@@ -136,6 +161,9 @@ pub(super) struct UpArgs {
     /// Level of the log: error, warn, info, debug, trace, or by module as in info,mpt_proto=trace
     #[arg(long, env = "MPT_LOG", default_value = "info", value_name = "LEVEL", value_parser = log_filter)]
     pub(super) log: Targets,
+    /// Form of the log: text, or one JSON object a line
+    #[arg(long, env = "MPT_LOG_FORMAT", default_value = "text", value_name = "FORM")]
+    pub(super) log_format: LogFormat,
 }
 
 /// Parses a log filter. A word without `=` must be a level or begin with `mpt`: the parser takes any other word for the
@@ -216,6 +244,26 @@ pub(super) struct ReportArgs {
     /// Print JSON; docs/guide/status.md explains the fields
     #[arg(long)]
     pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct WatchArgs {
+    #[command(flatten)]
+    pub(super) tunnel: TunnelArg,
+    /// Print JSON, one object a line, with samples of the state; docs/guide/status.md explains the fields
+    #[arg(long)]
+    pub(super) json: bool,
+    /// With --json: seconds between two samples
+    #[arg(long, requires = "json", value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub(super) interval: Duration,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is no number of seconds"))?;
+    match (0.1..=86_400.0).contains(&seconds) {
+        true => Ok(Duration::from_secs_f64(seconds)),
+        false => Err("the least is 0.1, the most is 86400".to_owned()),
+    }
 }
 
 #[derive(Debug, Subcommand)]

@@ -18,6 +18,7 @@ use crate::config::{self, File, Problem};
 use crate::control::report::{self, Report};
 use crate::control::{Action, Client, Request, RunDir};
 use crate::legacy::toml::Allowed;
+use crate::logging::LogFormat;
 use crate::{Failure, daemon, logging};
 
 /// Reads the file and passes it to `run`, with the folder for the event trace.
@@ -26,7 +27,7 @@ pub fn up(arguments: UpArgs, run: impl FnOnce(File, Option<&Path>) -> Result<(),
     let mut file = read?;
     print_problems(&file.warnings);
     file.offload &= !arguments.no_offload;
-    logging::init(arguments.log);
+    logging::init(arguments.log, arguments.log_format);
     run(file, arguments.qlog.as_deref())
 }
 
@@ -50,8 +51,8 @@ fn load_original(up: &UpArgs) -> Result<File, Failure> {
 
 /// Prints the status.
 pub fn status(named: ReportArgs) -> Result<(), Failure> {
-    let report = connect(&named.tunnel)?.status()?;
-    if named.json { print_json(&report) } else { print(render::status(&report)) }
+    let mut client = connect(&named.tunnel)?;
+    if named.json { print_json(&client.status()?) } else { print(render::status(&client.status_with_rates()?)) }
 }
 
 /// Lists the paths, or takes one up or down.
@@ -95,7 +96,7 @@ pub fn kill_switch(file: &Path) -> Result<(), Failure> {
 
 /// Logs warnings of a command that changes the system: for example that it stays root.
 fn log_warnings() {
-    logging::init(Targets::new().with_default(Level::WARN));
+    logging::init(Targets::new().with_default(Level::WARN), LogFormat::Text);
 }
 
 /// Returns the crashed tunnel, if exactly one has left a socket file.
@@ -142,12 +143,7 @@ fn list(named: ReportArgs) -> Result<(), Failure> {
     if !named.json {
         return print(render::paths(&report));
     }
-    print_json(&paths(&report).map(|(peer, path)| Listed { peer, path }).collect::<Vec<_>>())
-}
-
-/// Returns all paths, each with the name of its peer.
-fn paths(report: &Report) -> impl Iterator<Item = (&str, &report::PathReport)> {
-    report.peers.iter().flat_map(|peer| peer.paths.iter().map(|path| (peer.name.as_str(), path)))
+    print_json(&report.paths().map(|(peer, path)| Listed { peer, path }).collect::<Vec<_>>())
 }
 
 fn set(chosen: PathArgs, action: Action) -> Result<(), Failure> {
@@ -169,11 +165,11 @@ fn find(report: &Report, wanted: &str) -> Result<(String, String), Failure> {
     let full = |peer: &str, path: &report::PathReport| format!("{peer}/{}", path.name);
     let is_wanted = |peer: &str, path: &report::PathReport| path.name == wanted || full(peer, path) == wanted;
     let list = |found: Vec<_>| found.into_iter().map(|(peer, path)| full(peer, path)).collect::<Vec<_>>().join(", ");
-    let found: Vec<_> = paths(report).filter(|(peer, path)| is_wanted(peer, path)).collect();
+    let found: Vec<_> = report.paths().filter(|(peer, path)| is_wanted(peer, path)).collect();
     match found[..] {
         [(peer, path)] => Ok((peer.to_owned(), path.name.clone())),
         [] => Err(Failure::new(format!("there is no path {wanted}"))
-            .hint(format!("paths: {}", list(paths(report).collect())))),
+            .hint(format!("paths: {}", list(report.paths().collect())))),
         _ => Err(Failure::new(format!("several peers have a path {wanted}")).hint(format!("one of: {}", list(found)))),
     }
 }

@@ -11,6 +11,9 @@ mod keys;
 mod legacy;
 mod pair;
 mod render;
+mod terminal;
+mod top;
+mod watch;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -24,6 +27,7 @@ use crate::config::File;
 use crate::config::model::FileFormat;
 use crate::control::Request;
 use crate::daemon::config_files;
+use crate::{hooks, web};
 use arguments::{Command, ConfigCommand, ConnectionArg, ConnectionOption, KillSwitchCommand, PeerCommand, ShowCommand};
 
 /// Executes the command line; `up` runs a tunnel until it is down, and writes its event trace into a folder if there
@@ -38,6 +42,10 @@ pub fn run(cli: Cli, up: impl FnOnce(File, Option<&Path>) -> Result<(), Failure>
     let done = match cli.command {
         Command::Up(arguments) => commands::up(arguments, up),
         Command::Status(named) => commands::status(named),
+        Command::Top { tunnel } => top::run(&tunnel),
+        Command::Watch(arguments) => watch::run(&arguments),
+        Command::Web { listen, token_file } => web::run(listen, token_file.as_deref()),
+        Command::Hooks { directory } => hooks::run(&directory),
         Command::Path(command) => commands::path(command),
         Command::Peer(PeerCommand::List(named)) => commands::peers(&named),
         Command::KillSwitch(KillSwitchCommand::On { file }) => commands::kill_switch(&file),

@@ -4,22 +4,31 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use crate::control::report::{PathReport, PeerReport, Report};
+use crate::control::verdict;
+use crate::figures::{bytes, digits};
 
-/// Formats the status of a tunnel.
+/// Formats the status of a tunnel, as it is now: at most 80 columns as far as names permit.
 pub fn status(report: &Report) -> String {
     let tunnel = &report.tunnel;
     let mut text = format!(
-        "{}  {}  port {}  mtu {}  up {}  {}\n",
+        "{}  {}  port {}  mtu {}  up {}",
         tunnel.interface,
         tunnel.mode,
         tunnel.port,
         tunnel.mtu_bytes,
-        span(tunnel.uptime_s),
-        tunnel.config
+        span(tunnel.uptime_s)
     );
+    let fits = text.chars().count() + 2 + tunnel.config.chars().count() <= COLUMNS;
+    text += &format!("{}{}\n", if fits { "  " } else { "\n" }, tunnel.config);
     for peer in &report.peers {
-        text += &format!("\n{}  {}\n{}", peer.name, peer.scheduler, indented(&table(rows(peer))));
-        text += &explained(peer);
+        let session = match peer.session_age_s {
+            Some(age) => format!("  handshake {} ago", span(age)),
+            None if tunnel.mode == "native" => "  no session".to_owned(),
+            None => String::new(),
+        };
+        text += &format!("\n{}  {}{session}\n{}", peer.name, peer.scheduler, indented(&table(rows_of_now(peer))));
+        let line = |path: &PathReport| format!("  {}: {}\n", path.name, verdict::verdict(peer, path));
+        text.extend(peer.paths.iter().map(line));
         text += &dropped(&peer.drops);
     }
     text + &dropped(&report.drops)
@@ -63,11 +72,77 @@ pub fn lines(things: &[impl Display]) -> String {
 type Row = Vec<String>;
 
 /// Headings of right-aligned columns.
-const FIGURES: [&str; 8] = ["RTT", "LOSS", "RATE", "SENT", "RECEIVED", "SHARE", "WEIGHT", "DROPPED"];
+const FIGURES: [&str; 11] =
+    ["RTT", "LOAD", "LOSS", "RATE", "OUT", "IN", "SENT", "RECEIVED", "SHARE", "WEIGHT", "DROPPED"];
+
+/// Formats the paths of a peer as they are now: rates in bit/s. In plain mode the weight stands where native mode has
+/// measurements.
+fn rows_of_now(peer: &PeerReport) -> Vec<Row> {
+    let is_measured = is_measured(peer);
+    let middle: &[&str] = if is_measured { &["LOAD", "LOSS", "RATE"] } else { &["WEIGHT"] };
+    let heading = [&["PATH", "STATE", "RTT"], middle, &["OUT", "IN", "SHARE"]].concat();
+    let row = |path: &PathReport| {
+        let mut row = vec![short(&path.name, NAME), verdict::state(path).to_owned(), milliseconds(path.srtt_us)];
+        if is_measured {
+            row.extend([milliseconds(path.queue_us), loss(path), bits(path.rate_bits_per_s)]);
+        } else {
+            row.push(path.weight.to_string());
+        }
+        let share = verdict::share(peer, path).map(|share| format!("{:.0} %", share * 100.0));
+        row.extend([bits(path.sent_bits_per_s), bits(path.received_bits_per_s), or_dash(share)]);
+        row
+    };
+    let heading = heading.into_iter().map(str::to_owned).collect();
+    [heading].into_iter().chain(peer.paths.iter().map(row)).collect()
+}
+
+/// Shortens a name in the middle, so that a table fits.
+pub(super) fn short(name: &str, columns: usize) -> String {
+    let (count, half) = (name.chars().count(), columns / 2);
+    match count <= columns {
+        true => name.to_owned(),
+        false => name.chars().take(half).chain(['~']).chain(name.chars().skip(count - half)).collect(),
+    }
+}
+
+pub(super) fn or_dash(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "-".to_owned())
+}
+
+pub(super) fn milliseconds(us: Option<u64>) -> String {
+    or_dash(us.map(|us| format!("{} ms", digits(us as f64 / 1e3))))
+}
+
+pub(super) fn loss(path: &PathReport) -> String {
+    or_dash(path.loss.map(|loss| format!("{} %", digits(loss * 100.0))))
+}
+
+/// Formats a rate in bit/s.
+pub(super) fn bits(rate: Option<u64>) -> String {
+    or_dash(rate.map(|rate| {
+        let (mut value, mut unit) = (rate as f64, "");
+        for larger in ["k", "M", "G", "T"] {
+            if value < 999.5 {
+                break;
+            }
+            (value, unit) = (value / 1e3, larger);
+        }
+        if unit.is_empty() { rate.to_string() } else { format!("{} {unit}", digits(value)) }
+    }))
+}
+
+fn is_measured(peer: &PeerReport) -> bool {
+    peer.paths.iter().any(|path| path.loss.is_some() || path.rate_bits_per_s.is_some())
+}
+
+/// Columns of a terminal that everybody has.
+const COLUMNS: usize = 80;
+/// Columns of a path's name in the table of the status: what the other columns leave of 80.
+const NAME: usize = 11;
 
 fn rows(peer: &PeerReport) -> Vec<Row> {
     let sent: u64 = peer.paths.iter().map(|path| path.sent_bytes).sum();
-    let is_measured = peer.paths.iter().any(|path| path.loss.is_some() || path.rate_bits_per_s.is_some());
+    let is_measured = is_measured(peer);
     let middle = if is_measured { &["LOSS", "RATE", "SENT"] } else { &["WEIGHT", "", "SENT"] };
     let heading = [&["PATH", "STATE", "RTT"][..], middle, &["RECEIVED", "SHARE", "REMOTE"]].concat();
     let heading = heading.into_iter().filter(|name| !name.is_empty()).map(str::to_owned).collect();
@@ -76,11 +151,9 @@ fn rows(peer: &PeerReport) -> Vec<Row> {
 
 /// Formats a path: with loss and rate if they are measured, as in native mode, or else with its weight.
 fn row(path: &PathReport, sent_by_all: u64, is_measured: bool) -> Row {
-    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    let mut row =
-        vec![path.name.clone(), state(path), or_dash(path.srtt_us.map(|us| format!("{} ms", digits(us as f64 / 1e3))))];
+    let mut row = vec![path.name.clone(), state(path), milliseconds(path.srtt_us)];
     if is_measured {
-        row.push(or_dash(path.loss.map(|loss| format!("{} %", digits(loss * 100.0)))));
+        row.push(loss(path));
         row.push(or_dash(path.rate_bits_per_s.map(|rate| format!("{} Mbit/s", digits(rate as f64 / 1e6)))));
     } else {
         row.push(path.weight.to_string());
@@ -93,20 +166,6 @@ fn row(path: &PathReport, sent_by_all: u64, is_measured: bool) -> Row {
     ]);
     row
 }
-
-/// Explains the states of paths that do not speak for themselves, one line each.
-fn explained(peer: &PeerReport) -> String {
-    let is_there = |cause: &str| peer.paths.iter().any(|path| path.cause.as_deref() == Some(cause));
-    let all = EXPLANATIONS.iter().filter(|(cause, _)| is_there(cause));
-    all.map(|(cause, meaning)| format!("  {cause}: {meaning}\n")).collect()
-}
-
-const EXPLANATIONS: [(&str, &str); 4] = [
-    ("silent", "nothing comes back; a firewall, the port, a key or a clock may be wrong: see the logs of both ends"),
-    ("lossy", "it loses too much; used again when it loses less"),
-    ("flapping", "it failed several times; used again when it has been well for a while"),
-    ("narrow", "it carries no packets of the tunnel's size; the tunnel's MTU may be lowered with mtu = 1280"),
-];
 
 fn state(path: &PathReport) -> String {
     match path.cause.as_deref() {
@@ -127,13 +186,23 @@ fn state(path: &PathReport) -> String {
     }
 }
 
+/// Formats the reasons for drops, wrapped.
 fn dropped(drops: &BTreeMap<String, u64>) -> String {
-    let reasons: Vec<_> = drops.iter().map(|(why, count)| format!("{why} {count}")).collect();
-    if reasons.is_empty() { String::new() } else { format!("  dropped: {}\n", reasons.join(", ")) }
+    let mut text = String::new();
+    let mut line = "  dropped:".to_owned();
+    for (at, (why, count)) in drops.iter().enumerate() {
+        let item = format!(" {why} {count}{}", if at + 1 < drops.len() { "," } else { "" });
+        if line.len() + item.len() > COLUMNS {
+            text += &format!("{line}\n");
+            line = "   ".to_owned();
+        }
+        line += &item;
+    }
+    if drops.is_empty() { text } else { text + &line + "\n" }
 }
 
 /// Aligns columns two spaces apart, figures to the right.
-fn table(rows: Vec<Row>) -> String {
+pub(super) fn table(rows: Vec<Row>) -> String {
     let Some(heading) = rows.first().cloned() else { return String::new() };
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<_> = (0..heading.len()).map(width).collect();
@@ -150,30 +219,8 @@ fn indented(text: &str) -> String {
     text.lines().map(|line| format!("  {line}\n")).collect()
 }
 
-/// Formats a number of bytes in decimal units.
-fn bytes(count: u64) -> String {
-    let (mut value, mut unit) = (count as f64, "B");
-    for larger in ["kB", "MB", "GB", "TB", "PB", "EB"] {
-        // Values that round to 1000 are printed as 1 of the next unit.
-        if value < 999.5 {
-            break;
-        }
-        (value, unit) = (value / 1e3, larger);
-    }
-    if unit == "B" { format!("{count} B") } else { format!("{} {unit}", digits(value)) }
-}
-
-/// Formats three digits; two decimals for small numbers.
-fn digits(value: f64) -> String {
-    match value {
-        _ if value >= 99.95 => format!("{value:.0}"),
-        _ if value >= 9.995 => format!("{value:.1}"),
-        _ => format!("{value:.2}"),
-    }
-}
-
 /// Formats a duration in its two largest units.
-fn span(seconds: u64) -> String {
+pub(super) fn span(seconds: u64) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
     match () {
         () if days > 0 => format!("{days} d {hours} h"),
@@ -196,17 +243,10 @@ mod tests {
             up: cause.is_none(),
             cause: cause.map(str::to_owned),
             srtt_us: cause.is_none().then_some(12_345),
-            rate_bits_per_s: None,
-            loss: None,
             role: "available".to_owned(),
-            standby: false,
-            used_bytes: None,
-            limit_bytes: None,
-            mtu_bytes: None,
             sent_packets: 1,
             sent_bytes,
-            received_packets: 0,
-            received_bytes: 0,
+            ..PathReport::default()
         }
     }
 
@@ -214,19 +254,9 @@ mod tests {
         let peer = PeerReport {
             name: "office".to_owned(),
             scheduler: "weighted".to_owned(),
-            tun_read_packets: 0,
-            sent_packets: 0,
-            received_packets: 0,
-            delivered_packets: 0,
-            queued_bytes: 0,
-            buffered_packets: 0,
-            reorder_timeout_us: 0,
-            retransmitted_packets: 0,
-            recovered_packets: 0,
-            abandoned_packets: 0,
-            reorder: None,
             drops: BTreeMap::from([("no_path".to_owned(), 3)]),
             paths: vec![path("dsl", None, 3_000_000), path("lte", Some("carrier"), 1_000_000)],
+            ..PeerReport::default()
         };
         let tunnel = TunnelReport {
             interface: "mpt0".to_owned(),
@@ -246,29 +276,57 @@ mod tests {
 mpt0  plain  port 4754  mtu 1464  up 2 h 5 min  /etc/mpt/office.toml
 
 office  weighted
-  PATH  STATE                  RTT  WEIGHT     SENT  RECEIVED  SHARE  REMOTE
-  dsl   up                 12.3 ms      10  3.00 MB       0 B   75 %  192.0.2.1:4754
-  lte   down (no carrier)        -      10  1.00 MB       0 B   25 %  192.0.2.1:4754
+  PATH  STATE        RTT  WEIGHT     OUT   IN  SHARE
+  dsl   up       12.3 ms      10  2.00 M  500  100 %
+  lte   no link        -      10       0    -    0 %
+  dsl: used for 100 %
+  lte: no carrier: the cable, the modem or the interface is missing
   dropped: no_path 3
 ";
-        assert_eq!(status(&report()), expected);
+        let mut report = report();
+        let [dsl, lte] = &mut report.peers[0].paths[..] else { panic!("two paths") };
+        (dsl.sent_bits_per_s, dsl.received_bits_per_s, lte.sent_bits_per_s) = (Some(2_000_000), Some(500), Some(0));
+        assert_eq!(status(&report), expected);
     }
 
     #[test]
-    fn a_bad_link_is_seen_by_its_loss_and_the_cause_is_explained() {
+    fn a_bad_link_is_seen_by_its_loss_and_has_a_line_of_its_own() {
         let mut native = report();
-        let measured =
-            |loss, rate| PathReport { loss: Some(loss), rate_bits_per_s: Some(rate), ..path("dsl", None, 0) };
-        native.peers[0].paths =
-            vec![measured(0.0, 27_667_912), measured(0.0228, 1_500_000), path("lte", Some("lossy"), 0)];
+        let measured = |name, loss, sent| PathReport {
+            loss: Some(loss),
+            queue_us: Some(5_600),
+            rate_bits_per_s: Some(27_667_912),
+            sent_bits_per_s: Some(sent),
+            received_bits_per_s: Some(123_456),
+            ..path(name, None, 0)
+        };
+        native.tunnel.mode = "native".to_owned();
+        native.tunnel.config = format!("/etc/{}.toml", "long".repeat(12));
+        native.peers[0].session_age_s = Some(43);
+        let (eth1, eth2) = (measured("eth1", 0.0, 18_000_000), measured("enx001122334455", 0.03, 2_000_000));
+        native.peers[0].paths = vec![eth1, eth2, path("usb0", Some("flapping"), 0)];
+        let expected = "
+office  weighted  handshake 43 s ago
+  PATH         STATE         RTT     LOAD    LOSS    RATE     OUT     IN  SHARE
+  eth1         up        12.3 ms  5.60 ms  0.00 %  27.7 M  18.0 M  123 k   90 %
+  enx00~34455  up        12.3 ms  5.60 ms  3.00 %  27.7 M  2.00 M  123 k   10 %
+  usb0         flapping        -        -       -       -       -      -    0 %
+  eth1: used for 90 %
+  enx001122334455: loses 3 %: used for 10 %
+  usb0: failed several times; used again when it has been well for a while
+";
         let text = status(&native);
-        let lines: Vec<_> =
-            text.lines().skip(3).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
-        assert_eq!(lines[0], "PATH STATE RTT LOSS RATE SENT RECEIVED SHARE REMOTE");
-        assert!(lines[1].starts_with("dsl up 12.3 ms 0.00 % 27.7 Mbit/s"), "{text}");
-        assert!(lines[2].starts_with("dsl up 12.3 ms 2.28 % 1.50 Mbit/s"), "{text}");
-        assert!(lines[3].starts_with("lte down (lossy) - - - "), "{text}");
-        assert_eq!(lines[4], "lossy: it loses too much; used again when it loses less");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(text.contains(expected), "{text}");
+    }
+
+    #[test]
+    fn many_reasons_for_drops_are_wrapped() {
+        let drops: BTreeMap<_, _> = (0..20).map(|at| (format!("reason_{at}"), 1_000)).collect();
+        let text = dropped(&drops);
+        assert!(text.lines().count() > 1 && text.lines().all(|line| line.len() <= 80), "{text}");
+        assert_eq!(text.matches("reason_").count(), 20);
+        assert_eq!(dropped(&BTreeMap::new()), "");
     }
 
     #[test]
@@ -289,13 +347,6 @@ office  weighted
         assert_eq!(text.matches("PATH").count(), 1);
         assert_eq!(text.lines().count(), 5);
         assert!(text.lines().nth(3).is_some_and(|line| line.starts_with("home    dsl")), "{text}");
-    }
-
-    #[test]
-    fn figures_have_three_digits() {
-        let all = [0, 999, 1_000, 12_345, 999_499, 999_500, 123_456_789, u64::MAX].map(bytes);
-        assert_eq!(all, ["0 B", "999 B", "1.00 kB", "12.3 kB", "999 kB", "1.00 MB", "123 MB", "18.4 EB"]);
-        assert_eq!([0.05, 9.994, 9.996, 99.94, 99.96].map(digits), ["0.05", "9.99", "10.0", "99.9", "100"]);
     }
 
     #[test]

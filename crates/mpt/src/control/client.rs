@@ -1,10 +1,14 @@
 //! The client side: finds a running tunnel and sends it requests, with a timeout.
 
+use std::fs;
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
+use nix::unistd::geteuid;
 use serde_json::Value;
 
 use super::report::Report;
@@ -24,22 +28,49 @@ impl Client {
     /// # Errors
     /// There is none or more than one, or this user has no access.
     pub fn connect(directory: &RunDir, name: Option<&str>) -> Result<Self, Failure> {
-        match name {
-            Some(name) if directory.names().iter().any(|known| known == name) => Self::open(directory, name),
-            Some(name) => Err(not_running(&format!("the tunnel {name} is not running"), &directory.running())),
-            None => Self::only(directory),
-        }
+        let name = find(directory, name)?;
+        Self::open(&directory.socket(&name), &name)
     }
 
-    /// Requests the status report.
+    /// Requests the status report, with some peers at a time, so that packets do not wait.
     ///
     /// # Errors
     /// The daemon does not respond, or not with a report.
     pub fn status(&mut self) -> Result<Report, Failure> {
-        match self.exchange_checked(&Request::Status {})? {
-            Response::Status(report) => Ok(report),
-            Response::Done {} | Response::Error { .. } => Err(self.malformed("no status report")),
+        let mut report = self.status_page(0)?;
+        let mut received = report.peers.len();
+        while received == PAGE {
+            let page = self.status_page(report.peers.len())?;
+            received = page.peers.len();
+            self.extend(&mut report, page)?;
         }
+        Ok(report)
+    }
+
+    /// Adds a page to a report. A process of another user sends them, and must not make this one's memory grow without
+    /// end.
+    pub(super) fn extend(&self, report: &mut Report, page: Report) -> Result<(), Failure> {
+        report.peers.extend(page.peers);
+        if report.peers.len() > MAX_PEERS { Err(self.malformed("too many peers")) } else { Ok(()) }
+    }
+
+    fn status_page(&mut self, first: usize) -> Result<Report, Failure> {
+        match self.exchange_checked(&Request::Status { first, count: Some(PAGE) })? {
+            Response::Status(report) => Ok(report),
+            _ => Err(self.malformed("no status report")),
+        }
+    }
+
+    /// Requests two reports, and returns the second one with the rates between them.
+    ///
+    /// # Errors
+    /// As for [`Self::status`].
+    pub fn status_with_rates(&mut self) -> Result<Report, Failure> {
+        let before = self.status()?;
+        thread::sleep(RATE_INTERVAL);
+        let mut report = self.status()?;
+        report.fill_rates(&before);
+        Ok(report)
     }
 
     /// Sends a command and waits for its completion.
@@ -63,26 +94,27 @@ impl Client {
         self.stream.read_to_end(&mut rest).map(|_| ()).map_err(|error| self.lost(&error))
     }
 
-    fn only(directory: &RunDir) -> Result<Self, Failure> {
-        match &directory.running()[..] {
-            [name] => Self::open(directory, name),
-            [] => match &directory.names()[..] {
-                [] => Err(not_running("no tunnel is running", &[])),
-                left => {
-                    Err(Failure::new(format!("no tunnel is running; {} ended without cleaning up", left.join(", ")))
-                        .hint(format!(
-                            "an active kill switch holds this host off the net: mpt up again, or mpt down {}",
-                            left[0]
-                        )))
-                }
-            },
-            names => Err(Failure::new(format!("{} tunnels are running", names.len()))
-                .hint(format!("name one of them: {}", names.join(", ")))),
+    /// Connects to the status socket of the tunnel `name`, or of the only running one; to the control socket if this
+    /// user may use that one alone.
+    ///
+    /// # Errors
+    /// As for [`Self::connect`].
+    pub fn connect_status(directory: &RunDir, name: Option<&str>) -> Result<Self, Failure> {
+        let name = find(directory, name)?;
+        let socket = directory.status_socket(&name);
+        let owner = fs::metadata(&socket).map(|socket| socket.uid()).ok();
+        // A member of the tunnel's group may use the control socket, and only that.
+        if !geteuid().is_root()
+            && owner != Some(geteuid().as_raw())
+            && let Ok(client) = Self::open(&directory.socket(&name), &name)
+        {
+            return Ok(client);
         }
+        Self::open(&socket, &name)
     }
 
-    fn open(directory: &RunDir, name: &str) -> Result<Self, Failure> {
-        let stream = UnixStream::connect(directory.socket(name)).map_err(|error| match error.kind() {
+    fn open(socket: &Path, name: &str) -> Result<Self, Failure> {
+        let stream = UnixStream::connect(socket).map_err(|error| match error.kind() {
             ErrorKind::ConnectionRefused | ErrorKind::NotFound => {
                 not_running(&format!("the tunnel {name} is not running; it seems to have crashed"), &[])
             }
@@ -106,15 +138,26 @@ impl Client {
     }
 
     fn exchange(&mut self, request: &Request) -> io::Result<Vec<u8>> {
-        let mut line = serde_json::to_vec(request)?;
-        line.push(b'\n');
-        self.stream.get_mut().write_all(&line)?;
+        // A daemon that refuses this user has written the reason before it closed the connection.
+        let sent = self.send(request);
         let mut answer = Vec::new();
         self.stream.by_ref().take(MAX_RESPONSE).read_until(b'\n', &mut answer)?;
-        if answer.is_empty() { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(answer) }
+        if answer.is_empty() { Err(sent.err().unwrap_or(ErrorKind::UnexpectedEof.into())) } else { Ok(answer) }
     }
 
-    fn lost(&self, error: &io::Error) -> Failure {
+    /// Sends a request without waiting for the response.
+    pub(super) fn send(&mut self, request: &Request) -> io::Result<()> {
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        self.stream.get_mut().write_all(&line)
+    }
+
+    /// Returns the stream of responses.
+    pub(super) fn stream(&mut self) -> &mut BufReader<UnixStream> {
+        &mut self.stream
+    }
+
+    pub(super) fn lost(&self, error: &io::Error) -> Failure {
         let name = &self.name;
         match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
@@ -124,7 +167,7 @@ impl Client {
         }
     }
 
-    fn malformed(&self, what: &str) -> Failure {
+    pub(super) fn malformed(&self, what: &str) -> Failure {
         Failure::new(format!("the tunnel {} sent an invalid response: {what}", self.name))
             .hint("it may be of another version than this command")
     }
@@ -139,9 +182,34 @@ impl RunDir {
     }
 }
 
+/// Returns the tunnel `name` if it is known, or the only running one.
+fn find(directory: &RunDir, name: Option<&str>) -> Result<String, Failure> {
+    match name {
+        Some(name) if directory.names().iter().any(|known| known == name) => Ok(name.to_owned()),
+        Some(name) => Err(not_running(&format!("the tunnel {name} is not running"), &directory.running())),
+        None => find_only(directory),
+    }
+}
+
+fn find_only(directory: &RunDir) -> Result<String, Failure> {
+    match &directory.running()[..] {
+        [name] => Ok(name.clone()),
+        [] => match &directory.names()[..] {
+            [] => Err(not_running("no tunnel is running", &[])),
+            left => {
+                Err(Failure::new(format!("no tunnel is running; {} ended without cleaning up", left.join(", "))).hint(
+                    format!("an active kill switch holds this host off the net: mpt up again, or mpt down {}", left[0]),
+                ))
+            }
+        },
+        names => Err(Failure::new(format!("{} tunnels are running", names.len()))
+            .hint(format!("name one of them: {}", names.join(", ")))),
+    }
+}
+
 /// Parses a response, with U+FFFD for control characters: root prints what another user's process sends, and a terminal
 /// would execute them.
-fn response(line: &[u8]) -> serde_json::Result<Response> {
+pub(super) fn response(line: &[u8]) -> serde_json::Result<Response> {
     let mut value = serde_json::from_slice(line)?;
     replace_control_characters(&mut value);
     serde_json::from_value(value)
@@ -173,12 +241,18 @@ fn not_running(what: &str, running: &[String]) -> Failure {
 }
 
 /// A daemon responds within one iteration of its event loop; a longer delay means that it hangs.
-const TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 /// `create` and `path` wait for a peer that runs the original: two rounds of six attempts, 500 ms apart, and as long
 /// for an earlier exchange with the peer.
 const PEER_TIMEOUT: Duration = Duration::from_secs(14);
+/// Long enough for some packets of a call, short enough to wait for.
+const RATE_INTERVAL: Duration = Duration::from_millis(500);
+/// Peers in a report: the daemon makes one of as many in less than a millisecond.
+pub(super) const PAGE: usize = 32;
+/// More than a host can serve.
+const MAX_PEERS: usize = 1 << 16;
 /// More than a thousand peers with 32 paths need.
-const MAX_RESPONSE: u64 = 64 << 20;
+pub(super) const MAX_RESPONSE: u64 = 64 << 20;
 
 #[cfg(test)]
 mod tests {

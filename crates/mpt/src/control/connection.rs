@@ -1,7 +1,9 @@
 //! One client's connection: requests and responses as lines, with bounded buffers.
 //!
 //! The next line is only read when the last one has been answered and the client has read the answer, so a client that
-//! sends without reading costs at most [`MAX_LINE`] bytes and one answer.
+//! sends without reading costs at most [`MAX_LINE`] bytes and one answer. Events for a client that watches are buffered
+//! up to [`MAX_BACKLOG`] bytes; beyond that they are counted, and the count follows when the client has read the
+//! others.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,6 +11,8 @@ use std::os::unix::net::UnixStream;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::EpollFlags;
+
+use super::Response;
 
 /// A client's connection.
 #[derive(Debug)]
@@ -20,6 +24,10 @@ pub struct ClientConnection {
     awaits_answer: bool,
     /// The client has closed its side, or sent an oversized line.
     input_closed: bool,
+    /// The client gets events.
+    watches: bool,
+    /// Number of events that were dropped for lack of room.
+    lost: u64,
 }
 
 /// The result of a read.
@@ -40,7 +48,15 @@ impl ClientConnection {
     /// It cannot be made non-blocking.
     pub fn new(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Ok(Self { stream, input: Vec::new(), output: Vec::new(), awaits_answer: false, input_closed: false })
+        Ok(Self {
+            stream,
+            input: Vec::new(),
+            output: Vec::new(),
+            awaits_answer: false,
+            input_closed: false,
+            watches: false,
+            lost: 0,
+        })
     }
 
     /// Returns the next line, unless the client has to read an answer first. Reads once.
@@ -48,7 +64,7 @@ impl ClientConnection {
     /// # Errors
     /// The connection is closed.
     pub fn poll_line(&mut self) -> io::Result<Input> {
-        self.flush()?;
+        self.send()?;
         if self.awaits_answer || !self.output.is_empty() {
             return Ok(Input::Nothing);
         }
@@ -78,6 +94,41 @@ impl ClientConnection {
         self.output.extend_from_slice(line);
         self.output.push(b'\n');
         self.flush()
+    }
+
+    /// Lets events follow.
+    pub fn watch(&mut self) {
+        self.watches = true;
+    }
+
+    /// Returns true if the client gets events.
+    pub fn watches(&self) -> bool {
+        self.watches
+    }
+
+    /// Buffers an event. After the first one that has no room, all are counted until the client has read the others.
+    pub fn push(&mut self, line: &[u8]) {
+        if self.lost > 0 || self.output.len() + line.len() >= MAX_BACKLOG {
+            self.lost += 1;
+        } else {
+            self.output.extend_from_slice(line);
+            self.output.push(b'\n');
+        }
+    }
+
+    /// Sends what is buffered, as far as the client reads, and then the number of lost events.
+    ///
+    /// # Errors
+    /// The connection is closed.
+    pub fn send(&mut self) -> io::Result<()> {
+        self.flush()?;
+        if self.output.is_empty() && self.lost > 0 {
+            let lost = Response::Lost { events: std::mem::take(&mut self.lost) };
+            self.output = serde_json::to_vec(&lost)?;
+            self.output.push(b'\n');
+            self.flush()?;
+        }
+        Ok(())
     }
 
     /// Returns true if no more input or output will follow.
@@ -142,6 +193,9 @@ fn is_transient(error: &io::Error) -> bool {
 
 /// Maximum bytes of a request; a meaningful one has two names and 60 bytes around them.
 pub const MAX_LINE: usize = 4096;
+
+/// Maximum bytes of events for a client that does not read: some five hundred.
+pub const MAX_BACKLOG: usize = 1 << 16;
 
 #[cfg(test)]
 mod tests {

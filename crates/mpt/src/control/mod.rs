@@ -5,10 +5,12 @@
 //!        |                                            |
 //!     Client --- /run/mpt/INTERFACE.sock --------> Server (inside the daemon's loop, never blocking it)
 //!                /run/mpt/INTERFACE.lock              '-> (ClientToken, Request) ... respond(ClientToken, Response)
+//!   mpt watch, top, web                                 |
+//!     Client --- /run/mpt/INTERFACE.status ------> Server (takes `status` and `watch` only)
 //! ```
 //!
-//! Write access to the socket permits control of the tunnel; its mode is 0660. `docs/guide/status.md` describes the
-//! protocol and the status report. The daemon defines the effect of the requests.
+//! Write access to the control socket permits control of the tunnel; its mode is 0660. `docs/guide/status.md` describes
+//! the protocol and the status report. The daemon defines the effect of the requests.
 
 mod client;
 mod connection;
@@ -16,6 +18,9 @@ mod lock;
 mod protocol;
 pub mod report;
 mod server;
+pub mod verdict;
+pub mod watch;
+pub mod watch_all;
 
 use std::io::ErrorKind;
 use std::os::unix::net::UnixListener;
@@ -23,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 pub use client::Client;
-pub use protocol::{Action, Request, Response};
+pub use protocol::{Action, Event, EventKind, Request, Response};
 pub use server::{ClientToken, Server};
 
 use crate::Failure;
@@ -99,13 +104,18 @@ impl RunDir {
         }
     }
 
-    /// Removes the socket file of a tunnel that is not running. Returns true if there was one.
+    /// Removes the socket files of a tunnel that is not running. Returns true if there was one of the control socket.
     pub fn remove_marker(&self, name: &str) -> bool {
+        let _ = fs::remove_file(self.status_socket(name));
         fs::remove_file(self.socket(name)).is_ok()
     }
 
     fn socket(&self, name: &str) -> PathBuf {
         self.0.join(format!("{name}.sock"))
+    }
+
+    fn status_socket(&self, name: &str) -> PathBuf {
+        self.0.join(format!("{name}.status"))
     }
 
     fn lock(&self, name: &str) -> PathBuf {

@@ -11,8 +11,17 @@ use crate::Failure;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// Return the status report.
-    Status {},
+    /// Return the status report: of all peers, or of some, because a report of thousands takes milliseconds.
+    Status {
+        /// Number of peers to skip.
+        #[serde(default)]
+        first: usize,
+        /// Maximum number of peers; default: all.
+        #[serde(default)]
+        count: Option<usize>,
+    },
+    /// Send events from now on, in lines of their own.
+    Watch {},
     /// Take a path up or down.
     Path {
         /// The peer's name.
@@ -78,6 +87,16 @@ pub enum Request {
     Down {},
 }
 
+impl Request {
+    /// Requests the status of all peers.
+    pub const STATUS: Self = Self::Status { first: 0, count: None };
+
+    /// Returns true if the request changes nothing.
+    pub fn is_read_only(&self) -> bool {
+        matches!(self, Self::Status { .. } | Self::Watch {})
+    }
+}
+
 /// An operation on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -96,6 +115,13 @@ pub enum Response {
     Done {},
     /// The status report.
     Status(Report),
+    /// An event, for a client that watches.
+    Event(Event),
+    /// Events were lost, because the client did not read.
+    Lost {
+        /// Number of events.
+        events: u64,
+    },
     /// The request failed.
     Error {
         /// The reason.
@@ -103,6 +129,52 @@ pub enum Response {
         /// Remedy.
         hint: Option<String>,
     },
+}
+
+/// An event of a tunnel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Milliseconds since 1970.
+    pub time_ms: u64,
+    /// The event.
+    #[serde(flatten)]
+    pub kind: EventKind,
+}
+
+/// The kind of an event. Readers should skip unknown kinds and fields.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum EventKind {
+    /// The state of a path has changed.
+    Path {
+        /// The peer's name.
+        peer: String,
+        /// The path's name.
+        path: String,
+        /// `up`, or the cause for which it was down.
+        from: String,
+        /// `up`, or the cause for which it is down.
+        to: String,
+    },
+    /// A metered path has used up its limit.
+    Limit {
+        /// The peer's name.
+        peer: String,
+        /// The path's name.
+        path: String,
+    },
+    /// The largest inner packet has changed.
+    Mtu {
+        /// In bytes.
+        mtu_bytes: usize,
+    },
+    /// The configuration was read again.
+    Reloaded {},
+    /// The tunnel ends.
+    Stopping {},
+    /// A kind that this version does not know.
+    #[serde(other)]
+    Other,
 }
 
 impl From<Failure> for Response {

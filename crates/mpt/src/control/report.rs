@@ -3,16 +3,17 @@
 //! Fields are added and, after the first release, never renamed, so that scripts keep working; readers should skip
 //! unknown fields.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use mpt_proto::drops::Drops;
 use mpt_proto::path::{Demotion, DownCause, PathState};
 use mpt_proto::reorder::ReorderStats;
 use mpt_proto::stats::{EndpointStatus, PathStatus, PeerStatus};
+use mpt_proto::time::Time;
 use serde::{Deserialize, Serialize};
 
 /// The report of a tunnel.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// The part that the core does not have.
     #[serde(flatten)]
@@ -38,6 +39,9 @@ pub struct TunnelReport {
     pub pid: u32,
     /// Seconds since the start.
     pub uptime_s: u64,
+    /// Microseconds since the start: the time of the report.
+    #[serde(default)]
+    pub uptime_us: u64,
     /// Local UDP port.
     pub port: u16,
     /// Largest inner packet.
@@ -45,7 +49,7 @@ pub struct TunnelReport {
 }
 
 /// The report of a peer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PeerReport {
     /// Its configured name.
     pub name: String,
@@ -71,6 +75,9 @@ pub struct PeerReport {
     pub recovered_packets: u64,
     /// Packets that were lost and abandoned instead of retransmitted; native mode.
     pub abandoned_packets: u64,
+    /// Seconds since the session's keys were agreed, by a handshake or a rekey; absent without a session.
+    #[serde(default)]
+    pub session_age_s: Option<u64>,
     /// Counters of the resequencer; absent if it is off.
     pub reorder: Option<ReorderReport>,
     /// Dropped packets, by reason.
@@ -119,6 +126,9 @@ pub struct PathReport {
     pub cause: Option<String>,
     /// Smoothed round-trip time; absent until measured.
     pub srtt_us: Option<u64>,
+    /// Delay that load adds one way: the delay now minus the least one; native mode.
+    #[serde(default)]
+    pub queue_us: Option<u64>,
     /// Estimated bottleneck rate; native mode.
     pub rate_bits_per_s: Option<u64>,
     /// Recent loss rate of datagrams, 0 to 1; native mode.
@@ -145,17 +155,48 @@ pub struct PathReport {
     pub received_packets: u64,
     /// Bytes received, from the GRE header on.
     pub received_bytes: u64,
+    /// Rate of what is sent, as [`Report::fill_rates`] computes it; a single report has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent_bits_per_s: Option<u64>,
+    /// Rate of what is received.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub received_bits_per_s: Option<u64>,
 }
 
 impl Report {
     /// Makes a report from the program's part and the core's status.
     pub fn new(tunnel: TunnelReport, status: &EndpointStatus) -> Self {
-        Self { tunnel, peers: status.peers.iter().map(PeerReport::new).collect(), drops: counts(&status.drops) }
+        let now = Time::from_nanos(tunnel.uptime_us * 1_000);
+        let peers = status.peers.iter().map(|peer| PeerReport::new(peer, now)).collect();
+        Self { tunnel, peers, drops: counts(&status.drops) }
+    }
+
+    /// Computes the rates since an earlier report of the same daemon. A path that came since has none.
+    pub fn fill_rates(&mut self, before: &Self) {
+        let elapsed = self.tunnel.uptime_us.saturating_sub(before.tunnel.uptime_us);
+        if elapsed == 0 || self.tunnel.pid != before.tunnel.pid {
+            return;
+        }
+        let rate =
+            |now: u64, then: u64| Some((u128::from(now.checked_sub(then)?) * 8_000_000 / u128::from(elapsed)) as u64);
+        let earlier: HashMap<_, _> = before.paths().map(|(peer, path)| ((peer, &*path.name), path)).collect();
+        for peer in &mut self.peers {
+            for path in &mut peer.paths {
+                let Some(then) = earlier.get(&(&*peer.name, &*path.name)) else { continue };
+                path.sent_bits_per_s = rate(path.sent_bytes, then.sent_bytes);
+                path.received_bits_per_s = rate(path.received_bytes, then.received_bytes);
+            }
+        }
+    }
+
+    /// Returns all paths, each with the name of its peer.
+    pub fn paths(&self) -> impl Iterator<Item = (&str, &PathReport)> {
+        self.peers.iter().flat_map(|peer| peer.paths.iter().map(|path| (peer.name.as_str(), path)))
     }
 }
 
 impl PeerReport {
-    fn new(peer: &PeerStatus) -> Self {
+    fn new(peer: &PeerStatus, now: Time) -> Self {
         Self {
             name: peer.name.clone(),
             scheduler: peer.scheduler.to_owned(),
@@ -169,6 +210,7 @@ impl PeerReport {
             retransmitted_packets: peer.resent,
             recovered_packets: peer.recovered,
             abandoned_packets: peer.given_up,
+            session_age_s: peer.established_at.map(|at| now.since(at).as_secs()),
             reorder: peer.reorder.as_ref().map(ReorderReport::new),
             drops: counts(&peer.drops),
             paths: peer.paths.iter().map(PathReport::new).collect(),
@@ -202,6 +244,7 @@ impl PathReport {
             up: path.state.is_up(),
             cause: cause(path.state).map(str::to_owned),
             srtt_us: path.srtt.map(|srtt| srtt.as_micros() as u64),
+            queue_us: path.queue.map(|queue| queue.as_micros() as u64),
             rate_bits_per_s: path.rate.map(|rate| rate.bits()),
             loss: path.loss,
             role: if path.standby[0] { "standby" } else { "available" }.to_owned(),
@@ -213,8 +256,15 @@ impl PathReport {
             sent_bytes: path.sent.bytes,
             received_packets: path.received.packets,
             received_bytes: path.received.bytes,
+            sent_bits_per_s: None,
+            received_bits_per_s: None,
         }
     }
+}
+
+/// Returns `up`, or the cause for which a path is down.
+pub fn state(state: PathState) -> &'static str {
+    cause(state).unwrap_or("up")
 }
 
 fn cause(state: PathState) -> Option<&'static str> {
@@ -261,7 +311,7 @@ mod tests {
             loss: Some(0.25),
             mtu: Some(1_437),
             in_flight: None,
-            queue: None,
+            queue: Some(Duration::from_micros(7)),
             srtt: Some(Duration::from_micros(12_345)),
             standby: [false, true],
             sent: Traffic { packets: 2, bytes: 3_000 },
@@ -276,6 +326,7 @@ mod tests {
             resent: 3,
             recovered: 2,
             given_up: 1,
+            established_at: Some(Time::from_nanos(2_000_000_000)),
             reorder: Some(ReorderStats { longest_fill_ns: 9_999, ..ReorderStats::default() }),
             drops: drops.clone(),
             paths: vec![path],

@@ -3,6 +3,9 @@
 //! Nothing here blocks. [`Server`] can be registered with epoll: it becomes readable when a client has sent something.
 //! [`Server::handle_ready`] then returns at most one request per client, so that a client that sends without pause does
 //! not starve packet processing. There are at most [`MAX_CLIENTS`] connections; a new one replaces the oldest.
+//!
+//! A tunnel has two servers. The second one, [`Server::bind_status`], takes requests that change nothing, from fewer
+//! privileges: `mpt web` uses it. Its clients cannot displace those of the first one.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, Permissions};
@@ -17,6 +20,9 @@ use std::time::Duration;
 use mpt_proto::time::Time;
 use nix::libc;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::unistd::{Uid, geteuid};
 
 use super::connection::{ClientConnection, Input, MAX_LINE};
 use super::lock::Lock;
@@ -27,7 +33,7 @@ use crate::Failure;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClientToken(u64);
 
-/// A tunnel's control socket. Dropping it removes the file.
+/// A tunnel's control socket, or its status socket. Dropping it removes the file.
 #[derive(Debug)]
 pub struct Server {
     epoll: Epoll,
@@ -41,8 +47,14 @@ pub struct Server {
     warned: Option<Time>,
     next: u64,
     socket: PathBuf,
+    /// Events were buffered since the last [`Self::poll`].
+    has_pushed: bool,
+    /// A user that may not connect was refused since the last [`Self::poll`].
+    has_refused: bool,
+    /// The users that may connect to a status socket; `None` for a control socket, which its mode protects.
+    readers: Option<Vec<Uid>>,
     /// Dropped before the connections, so that a client that waits for the tunnel's end can start it again at once.
-    _lock: Lock,
+    _lock: Option<Lock>,
     connections: BTreeMap<ClientToken, ClientConnection>,
 }
 
@@ -52,19 +64,42 @@ impl Server {
     /// # Errors
     /// The tunnel is running already, or the directory is not writable.
     pub fn bind(directory: &RunDir, name: &str) -> Result<Self, Failure> {
-        let failed = |path: &Path| {
-            let path = path.display().to_string();
-            move |error: io::Error| cannot_use(&path, &error)
-        };
-        let (socket, lock) = (directory.socket(name), directory.lock(name));
-        make_directory(&directory.0).map_err(failed(&directory.0))?;
-        let lock = Lock::take(&lock).map_err(failed(&lock))?.ok_or_else(|| is_running(name))?;
-        let listener = listen(&socket).map_err(failed(&socket))?;
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|errno| failed(&socket)(errno.into()))?;
-        epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, 0)).map_err(|errno| failed(&socket)(errno.into()))?;
-        let reserve = listener.try_clone().ok();
-        let (is_short, resume, warned, connections, next) = (false, None, None, BTreeMap::new(), 0);
-        Ok(Self { epoll, listener, reserve, is_short, resume, warned, connections, next, socket, _lock: lock })
+        let lock = directory.lock(name);
+        make_directory(&directory.0).map_err(|error| cannot_use(&directory.0, &error))?;
+        let taken = Lock::take(&lock).map_err(|error| cannot_use(&lock, &error))?.ok_or_else(|| is_running(name))?;
+        Self::listen(directory.socket(name), SOCKET_MODE, None, Some(taken))
+    }
+
+    /// Creates the status socket of a tunnel whose control socket this process has bound. Root, the user of this
+    /// process and `reader` may connect.
+    ///
+    /// # Errors
+    /// The directory is not writable.
+    pub fn bind_status(directory: &RunDir, name: &str, reader: Uid) -> Result<Self, Failure> {
+        let readers = vec![Uid::from_raw(0), geteuid(), reader];
+        Self::listen(directory.status_socket(name), STATUS_SOCKET_MODE, Some(readers), None)
+    }
+
+    fn listen(socket: PathBuf, mode: u32, readers: Option<Vec<Uid>>, lock: Option<Lock>) -> Result<Self, Failure> {
+        let failed = |error: io::Error| cannot_use(&socket, &error);
+        let listener = listen(&socket, mode).map_err(failed)?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|errno| failed(errno.into()))?;
+        epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, 0)).map_err(|errno| failed(errno.into()))?;
+        Ok(Self {
+            reserve: listener.try_clone().ok(),
+            epoll,
+            listener,
+            is_short: false,
+            resume: None,
+            warned: None,
+            next: 0,
+            socket,
+            has_pushed: false,
+            has_refused: false,
+            readers,
+            _lock: lock,
+            connections: BTreeMap::new(),
+        })
     }
 
     /// Reads the requests of all clients. Call it when the server is readable, and answer every request with
@@ -83,23 +118,63 @@ impl Server {
         self.update_interest(token, result);
     }
 
-    /// Stops accepting clients for a second when that fails, because the listener stays readable and would keep the
-    /// event loop busy. Call it in each iteration; returns the time of the next call.
+    /// Lets events follow to a client.
+    pub fn watch(&mut self, token: ClientToken) {
+        if let Some(connection) = self.connections.get_mut(&token) {
+            connection.watch();
+        }
+    }
+
+    /// Returns true if a client gets events.
+    pub fn is_watched(&self) -> bool {
+        self.connections.values().any(ClientConnection::watches)
+    }
+
+    /// Buffers an event for the clients that watch. The next [`Self::poll`] sends it.
+    pub fn publish(&mut self, event: &Response) {
+        let line = serde_json::to_vec(event).expect("names and numbers can be written as JSON");
+        self.connections.values_mut().filter(|connection| connection.watches()).for_each(|each| each.push(&line));
+        self.has_pushed = true;
+    }
+
+    fn send_events(&mut self) {
+        let watching = self.connections.iter_mut().filter(|(_, connection)| connection.watches());
+        let sent: Vec<_> = watching.map(|(token, connection)| (*token, connection.send())).collect();
+        for (token, result) in sent {
+            self.update_interest(token, result);
+        }
+    }
+
+    /// Sends the events that were published. When clients cannot be accepted, it stops accepting for a second, because
+    /// the listener stays readable and would keep the event loop busy; and for a moment after a user was refused. Call
+    /// it in each iteration; returns the time of the next call.
     pub fn poll(&mut self, now: Time) -> Option<Time> {
+        if mem::take(&mut self.has_pushed) {
+            self.send_events();
+        }
         if mem::take(&mut self.is_short) {
             if self.warned.is_none_or(|at| now >= at + WARN_INTERVAL) {
                 tracing::warn!("no descriptor for a client of the control socket: raise the limit (LimitNOFILE=)");
                 self.warned = Some(now);
             }
-            if self.reserve.is_none() && self.epoll.delete(&self.listener).is_ok() {
-                self.resume = Some(now + PAUSE);
+            if self.reserve.is_none() {
+                self.pause(now + PAUSE);
             }
+        }
+        if mem::take(&mut self.has_refused) {
+            self.pause(now + REFUSED_PAUSE);
         }
         if self.resume.is_some_and(|at| at <= now) {
             let added = self.epoll.add(&self.listener, EpollEvent::new(EpollFlags::EPOLLIN, 0));
             self.resume = added.is_err().then_some(now + PAUSE);
         }
         self.resume
+    }
+
+    fn pause(&mut self, until: Time) {
+        if self.resume.is_none() && self.epoll.delete(&self.listener).is_ok() {
+            self.resume = Some(until);
+        }
     }
 
     fn accept(&mut self) {
@@ -115,7 +190,13 @@ impl Server {
                     _ => return self.refuse(),
                 },
             };
-            let Ok(connection) = ClientConnection::new(stream) else { continue };
+            let Ok(mut connection) = ClientConnection::new(stream) else { continue };
+            if let Some(refused) = self.refusal(&connection) {
+                self.has_refused = true;
+                // Its socket is empty and takes a line; the connection ends with the client unanswered otherwise.
+                let _ = connection.answer(&serde_json::to_vec(&Response::from(refused)).unwrap_or_default());
+                continue;
+            }
             if self.connections.len() >= MAX_CLIENTS {
                 self.connections.pop_first();
             }
@@ -123,6 +204,19 @@ impl Server {
                 self.connections.insert(ClientToken(self.next), connection);
                 self.next += 1;
             }
+        }
+    }
+
+    /// Returns the reason why a client may not use the status socket.
+    fn refusal(&self, client: &ClientConnection) -> Option<Failure> {
+        let readers = self.readers.as_ref()?;
+        let user = getsockopt(client, PeerCredentials).map(|credentials| Uid::from_raw(credentials.uid()));
+        match user {
+            Ok(user) if readers.contains(&user) => None,
+            Ok(user) => {
+                Some(Failure::new(format!("user {user} may not read the status of this tunnel")).hint("run as root"))
+            }
+            Err(errno) => Some(Failure::new(format!("cannot identify the user of the client: {errno}"))),
         }
     }
 
@@ -140,6 +234,11 @@ impl Server {
     fn read(&mut self, token: ClientToken) -> Option<(ClientToken, Request)> {
         let refused = match self.connections.get_mut(&token)?.poll_line() {
             Ok(Input::Line(line)) => match serde_json::from_slice(&line) {
+                Ok(request) if self.readers.is_some() && !Request::is_read_only(&request) => {
+                    let failure = Failure::new("the status socket takes only the commands status and watch");
+                    self.respond(token, &failure.hint("others belong to the control socket, INTERFACE.sock").into());
+                    return None;
+                }
                 Ok(request) => {
                     tracing::debug!(?request, "request");
                     return Some((token, request));
@@ -190,13 +289,13 @@ pub(super) fn make_directory(path: &Path) -> io::Result<()> {
 }
 
 /// Listens at `path`. An existing file is left from a crash, because this process holds the lock.
-fn listen(path: &Path) -> io::Result<UnixListener> {
+fn listen(path: &Path, mode: u32) -> io::Result<UnixListener> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
     }
     let listener = UnixListener::bind(path)?;
-    fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE))?;
+    fs::set_permissions(path, Permissions::from_mode(mode))?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
@@ -206,8 +305,8 @@ fn is_running(name: &str) -> Failure {
         .hint(format!("mpt status {name} shows it, mpt down {name} ends it"))
 }
 
-fn cannot_use(path: &str, error: &io::Error) -> Failure {
-    let failure = Failure::new(format!("cannot use {path}: {error}"));
+fn cannot_use(path: &Path, error: &io::Error) -> Failure {
+    let failure = Failure::new(format!("cannot use {}: {error}", path.display()));
     match error.kind() {
         io::ErrorKind::PermissionDenied => failure.hint(
             "needs CAP_NET_ADMIN: run as root; or give the program that capability, and MPT_RUN_DIR a directory of your own",
@@ -222,14 +321,19 @@ fn cannot_use(path: &str, error: &io::Error) -> Failure {
 /// Maximum number of connections.
 pub const MAX_CLIENTS: usize = 16;
 const PAUSE: Duration = Duration::from_secs(1);
+/// Pause after a user was refused: a program that connects again and again causes at most 160 refusals a second.
+const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 const WARN_INTERVAL: Duration = Duration::from_secs(60);
 /// Only root and its group may control a tunnel.
 const SOCKET_MODE: u32 = 0o660;
+/// Everybody may connect to a status socket, which then checks the user.
+const STATUS_SOCKET_MODE: u32 = 0o666;
 /// Everybody may list the running tunnels.
 const DIRECTORY_MODE: u32 = 0o755;
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
     use std::os::unix::net::UnixStream;
 
     use nix::sys::epoll::EpollTimeout;
@@ -250,5 +354,28 @@ mod tests {
         assert!(server.handle_ready().is_empty() && server.connections.is_empty());
         assert_eq!((server.poll(start + PAUSE), is_ready(&server)), (None, true));
         assert!(server.handle_ready().is_empty() && server.connections.len() == 1);
+    }
+
+    #[test]
+    fn who_is_refused_again_and_again_does_not_keep_the_event_loop_busy() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = RunDir::at(folder.path());
+        let mut server = Server::bind_status(&run, "mpt0", Uid::from_raw(0)).unwrap();
+        server.readers = Some(Vec::new());
+        let mut clients: Vec<_> =
+            (0..40).map(|_| UnixStream::connect(folder.path().join("mpt0.status")).unwrap()).collect();
+        let is_ready = |server: &Server| server.epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::ZERO) == Ok(1);
+        let (mut now, mut iterations) = (Time::START, 0);
+        while is_ready(&server) {
+            assert!(server.handle_ready().is_empty() && server.connections.is_empty());
+            assert_eq!((server.poll(now), is_ready(&server)), (Some(now + REFUSED_PAUSE), false));
+            now += REFUSED_PAUSE;
+            assert_eq!(server.poll(now), None);
+            iterations += 1;
+        }
+        assert_eq!(iterations, 40_usize.div_ceil(MAX_CLIENTS));
+        let mut answer = String::new();
+        clients[39].read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("may not read the status of this tunnel"), "{answer}");
     }
 }

@@ -17,7 +17,7 @@ use super::{Daemon, control_port, routes, setup};
 use crate::Failure;
 use crate::config::model::{At, FileFormat, Mode, OriginalPeer, Peer};
 use crate::config::{self, File, describe};
-use crate::control::{Action, ClientToken, Request, Response};
+use crate::control::{Action, ClientToken, EventKind, Request, Response};
 use crate::legacy::write;
 use crate::secrets;
 
@@ -25,8 +25,10 @@ impl Daemon {
     /// Executes a request. Returns `None` if the response follows after the peer's answer.
     pub(super) fn handle_request(&mut self, now: Time, client: ClientToken, request: &Request) -> Option<Response> {
         let done = match request {
-            Request::Status {} => return Some(Response::Status(self.status_report(now))),
-            Request::Down {} => Ok(()),
+            Request::Status { first, count } => {
+                return Some(Response::Status(self.status_report(now, *first, count.unwrap_or(usize::MAX))));
+            }
+            Request::Watch {} | Request::Down {} => Ok(()),
             Request::Path { peer, path, action } => {
                 return self.set_paths(now, client, vec![(peer.clone(), path.clone())], *action);
             }
@@ -215,6 +217,7 @@ impl Daemon {
             what: format!("{}; the peers were changed as in the file", failure.what),
             ..failure
         };
+        self.publish(EventKind::Reloaded {});
         self.apply_routes(routes).map_err(partly_done)
     }
 

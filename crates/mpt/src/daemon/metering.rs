@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use std::{fs, io};
+use std::{fs, io, mem};
 
 use mpt_proto::endpoint::Endpoint;
 use mpt_proto::stats::PathStatus;
@@ -29,6 +29,8 @@ pub(super) struct Metering {
     next: Time,
     /// Time of the oldest change that is not saved.
     unsaved: Option<Time>,
+    /// Peer and path whose limit was reached since the last [`Self::take_used_up`].
+    used_up: Vec<(String, String)>,
 }
 
 /// A metered path.
@@ -59,6 +61,7 @@ impl Metering {
             last_totals: BTreeMap::new(),
             next: Time::START,
             unsaved: None,
+            used_up: Vec::new(),
         };
         metering.configure(file);
         metering
@@ -131,13 +134,22 @@ impl Metering {
                         "monthly limit reached: the path is on standby"
                     );
                     self.unsaved = Some(now - SAVE_INTERVAL);
+                    self.used_up.push(names);
                 }
             }
         }
     }
 
+    /// Returns the paths whose limit was reached since the last call.
+    pub(super) fn take_used_up(&mut self) -> Vec<(String, String)> {
+        mem::take(&mut self.used_up)
+    }
+
     /// Fills in the usage fields of a report.
     pub(super) fn fill_report(&self, report: &mut Report) {
+        if self.path_limits.is_empty() {
+            return;
+        }
         for peer in &mut report.peers {
             for path in &mut peer.paths {
                 let names = (peer.name.clone(), path.name.clone());

@@ -5,12 +5,13 @@
 //! [`gateway`] forwards to the Internet; both use tables of [`nft`], which [`restore`] keeps in effect.
 //! [`interface_sync`] updates paths when interfaces change, [`retry_log`] schedules retries, and [`restore_limit`] ends
 //! fights with other programs; [`metering`] counts metered traffic, [`service`] notifies the service manager,
-//! [`handshake_flood`] limits floods, and [`handshake_clock`] keeps the last timestamp. [`commands`] executes commands,
-//! [`peers`] adds and removes peers, [`pending`] are commands that wait for one, [`user`] gives up the rights of root,
-//! [`config_files`] keeps access to the configuration, [`control_port`] is the protocol of the original MPT, [`qlog`]
-//! writes the event trace, and [`diagnosis`] logs why a tunnel does not connect. This file is the main loop over all of
-//! them, signals, the control socket and netlink events.
+//! [`handshake_flood`] limits floods, and [`handshake_clock`] keeps the last timestamp. [`clients`] serves the sockets
+//! for commands and status, [`commands`] executes commands, [`peers`] adds and removes peers, [`pending`] are commands
+//! that wait for one, [`user`] gives up the rights of root, [`config_files`] keeps access to the configuration,
+//! [`control_port`] is the protocol of the original MPT, [`qlog`] writes the event trace, and [`diagnosis`] logs why a
+//! tunnel does not connect. This file is the main loop over all of them, signals, the control socket and netlink events.
 
+mod clients;
 mod commands;
 pub mod config_files;
 mod control_port;
@@ -34,8 +35,7 @@ mod retry_log;
 mod routes;
 mod service;
 mod setup;
-
-mod user;
+pub(crate) mod user;
 
 use std::path::{Path, PathBuf};
 use std::{env, process};
@@ -51,8 +51,8 @@ use mpt_proto::time::Time;
 use crate::Failure;
 use crate::config::File;
 use crate::config::model::Mode;
-use crate::control::report::{Report, TunnelReport};
-use crate::control::{Request, RunDir, Server};
+use crate::control::report::{self, TunnelReport};
+use crate::control::{EventKind, RunDir, Server};
 use config_files::ConfigFiles;
 use control_port::ControlPort;
 use diagnosis::Diagnosis;
@@ -88,7 +88,8 @@ pub fn run(file: &File, qlog: Option<&Path>) -> Result<(), Failure> {
         config_files.access_directly();
     }
     let control = Server::bind(&run, &file.interface)?;
-    let open = Opened { signals, control, device, service, qlog, config_files, clock };
+    let status = Server::bind_status(&run, &file.interface, user::status_reader().0)?;
+    let open = Opened { signals, control, status, device, service, qlog, config_files, clock };
     up(file, &run, open).map_err(|failure| with_leftover_state(&file.interface, &run, failure))
 }
 
@@ -96,6 +97,7 @@ pub fn run(file: &File, qlog: Option<&Path>) -> Result<(), Failure> {
 struct Opened {
     signals: Signals,
     control: Server,
+    status: Server,
     /// [`up`] reports an error, because its failure leaves an earlier kill switch where `mpt down` finds it.
     device: Result<CloneDevice, mpt_linux::Error>,
     service: Service,
@@ -105,13 +107,14 @@ struct Opened {
 }
 
 fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
-    let Opened { signals, control, device, service, qlog, mut config_files, clock } = open;
+    let Opened { signals, control, status, device, service, qlog, mut config_files, clock } = open;
     let monitor = Monitor::open()?;
     let OpenTunnel { mut driver, sockets, routes, tun } = setup::open(file, Reactor::new(clock)?, device?)?;
     let control_port = file.original.as_ref().map(|original| ControlPort::open(original, &file.peers)).transpose()?;
     driver.reactor.add(&signals, SIGNALS, Interest::Read)?;
     driver.reactor.add(&monitor, MONITOR, Interest::Read)?;
     driver.reactor.add(&control, CONTROL, Interest::Read)?;
+    driver.reactor.add(&status, STATUS, Interest::Read)?;
     if let Some(port) = &control_port {
         driver.reactor.add(port, CONTROL_PORT, Interest::Read)?;
     }
@@ -149,6 +152,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         forwarding_monitor: None,
         diagnosis: Diagnosis::default(),
         control,
+        status,
         tunnel_report: about,
         tun_is_up: None,
         file,
@@ -240,6 +244,8 @@ struct Daemon {
     forwarding_monitor: Option<ForwardingMonitor>,
     diagnosis: Diagnosis,
     control: Server,
+    /// Takes requests that change nothing.
+    status: Server,
     tunnel_report: TunnelReport,
     /// The state of the TUN device in netlink events. Events before it is up for the first time are ignored.
     tun_is_up: Option<bool>,
@@ -266,6 +272,7 @@ fn tunnel_report(file: &File, mtu: usize) -> TunnelReport {
         config: file.path.display().to_string(),
         pid: process::id(),
         uptime_s: 0,
+        uptime_us: 0,
         port: *file.port,
         mtu_bytes: mtu,
     }
@@ -304,6 +311,8 @@ impl Daemon {
             for event in &ready {
                 if self.handle(now, event)? == LoopControl::Exit {
                     self.service.stopping();
+                    self.publish(EventKind::Stopping {});
+                    self.poll_clients(now);
                     self.routes.on_shutdown();
                     return Ok(());
                 }
@@ -331,13 +340,17 @@ impl Daemon {
     fn finish_iteration(&mut self, now: Time) -> Option<Time> {
         self.process_path_events(now);
         let control = self.serve_control_port(now);
-        let (interfaces, clients) = (self.poll_interfaces(now), self.control.poll(now));
+        let interfaces = self.poll_interfaces(now);
         let metering = self.metering.poll(now, &mut self.driver.endpoint);
+        for (peer, path) in self.metering.take_used_up() {
+            self.publish(EventKind::Limit { peer, path });
+        }
         let data = self.driver.finish_iteration(now);
         self.handshake_clock.poll(now, &self.driver.endpoint);
         self.adapt_mtu();
         // Events of this iteration are processed at once, not at the next wake-up.
         let path_events = self.process_path_events(now).then_some(now);
+        let clients = self.poll_clients(now);
         let qlog = self.qlog.as_mut().and_then(|qlog| qlog.poll(now, &mut self.driver.endpoint));
         let service = self.service.poll(now);
         let diagnosis = self.diagnosis.poll(now, &self.driver.endpoint, &self.file);
@@ -354,6 +367,7 @@ impl Daemon {
             return;
         }
         let before = std::mem::replace(&mut self.tunnel_report.mtu_bytes, mtu);
+        self.publish(EventKind::Mtu { mtu_bytes: mtu });
         let set = Netlink::open().and_then(|mut netlink| netlink.set_mtu(self.driver.tun_index(), mtu as u32));
         match set {
             Ok(()) if mtu < before => {
@@ -373,7 +387,7 @@ impl Daemon {
             TABLES => self.handle_table_events(now)?,
             FORWARDING => self.handle_forwarding_events(now)?,
             COPIES => {}
-            CONTROL => return Ok(self.handle_requests(now)),
+            CONTROL | STATUS => return Ok(self.handle_requests(now, ready.token)),
             CONTROL_PORT => {
                 if let Some(port) = &mut self.control_port {
                     port.handle_ready(now);
@@ -444,28 +458,6 @@ impl Daemon {
         self.routes.apply(&self.file, &mut netlink)
     }
 
-    fn handle_requests(&mut self, now: Time) -> LoopControl {
-        let mut next = LoopControl::Continue;
-        for (client, request) in self.control.handle_ready() {
-            if let Some(response) = self.handle_request(now, client, &request) {
-                self.control.respond(client, &response);
-            }
-            if request == (Request::Down {}) {
-                tracing::info!("stopping: requested by a command");
-                next = LoopControl::Exit;
-            }
-        }
-        next
-    }
-
-    /// Returns the status report.
-    fn status_report(&self, now: Time) -> Report {
-        let about = TunnelReport { uptime_s: now.as_nanos() / 1_000_000_000, ..self.tunnel_report.clone() };
-        let mut report = Report::new(about, &self.driver.endpoint.status());
-        self.metering.fill_report(&mut report);
-        report
-    }
-
     /// Lists the state of every interface after a loss of events.
     fn resync_interfaces(&mut self, now: Time) {
         let links = match Netlink::open().and_then(|mut netlink| netlink.links()) {
@@ -491,11 +483,16 @@ impl Daemon {
     fn process_path_events(&mut self, now: Time) -> bool {
         let mut any = false;
         while let Some((peer, event)) = self.driver.endpoint.poll_event() {
-            if event.from != event.to {
-                tracing::info!(peer, path = event.path, from = %event.from, to = %event.to, "path");
+            let (peer, path) = (peer.to_owned(), event.path.to_string());
+            let changes = event.from != event.to;
+            if changes {
+                tracing::info!(peer, path, from = %event.from, to = %event.to, "path");
             }
-            let peer = peer.to_owned();
             self.notify_peer(now, &peer, &event);
+            let [from, to] = [event.from, event.to].map(|state| report::state(state).to_owned());
+            if changes {
+                self.publish(EventKind::Path { peer, path, from, to });
+            }
             any = true;
         }
         if any {
@@ -512,3 +509,4 @@ const CONTROL_PORT: Token = Token(4);
 const TABLES: Token = Token(5);
 const COPIES: Token = Token(6);
 const FORWARDING: Token = Token(7);
+const STATUS: Token = Token(8);

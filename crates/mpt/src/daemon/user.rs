@@ -33,6 +33,28 @@ pub(super) fn required_capabilities(file: &config::File) -> Vec<Capability> {
     [Some(Capability::NetAdmin), raw, bind].into_iter().flatten().collect()
 }
 
+/// Returns the user and the group of `mpt web` and `mpt hooks`, which may read the status of every tunnel: `mpt-web`,
+/// or else a number that no user has.
+pub(crate) fn status_reader() -> (Uid, Gid) {
+    let named = nix::unistd::User::from_name("mpt-web").ok().flatten().map(|named| (named.uid, named.gid));
+    named.unwrap_or((Uid::from_raw(65_521), Gid::from_raw(65_521)))
+}
+
+/// Becomes the user that may read the status of tunnels, if this process is root's, and drops all capabilities.
+///
+/// # Errors
+/// The kernel refused the change.
+pub(crate) fn become_status_reader() -> Result<(), Failure> {
+    if geteuid().is_root() && privilege::may_change_user() {
+        let (user, group) = status_reader();
+        return Ok(privilege::become_user(user.as_raw(), group.as_raw(), &[])?);
+    }
+    if geteuid().is_root() {
+        eprintln!("warning: staying root without capabilities: CAP_SETUID and CAP_SETGID are missing");
+    }
+    Ok(privilege::keep_only(&[])?)
+}
+
 /// User and group.
 #[derive(Clone, Copy, Debug)]
 struct User {
@@ -149,7 +171,7 @@ fn cannot_give(path: &Path, error: &io::Error) -> Failure {
 }
 
 /// The extensions of files in these directories.
-const OURS: [&str; 6] = ["sock", "lock", "undo", "usage", "handshake", "new"];
+const OURS: [&str; 7] = ["sock", "status", "lock", "undo", "usage", "handshake", "new"];
 /// Everybody may list the running tunnels.
 const RUN_DIR_MODE: u32 = 0o755;
 const STATE_FOLDER_MODE: u32 = 0o700;

@@ -112,9 +112,11 @@ impl Hosts {
         command.args(["netns", "exec", &self.names[host], env!("CARGO_BIN_EXE_mpt"), "up"]).args(arguments);
         let run = self.run_dir(host);
         self.daemons.push(command.env("MPT_RUN_DIR", run).stdin(Stdio::null()).stderr(log).spawn().unwrap());
-        wait_for("the tunnel", || self.mpt(host, &["status"]).status.success().then_some(())).unwrap_or_else(|| {
-            panic!("no tunnel: {}", self.log(host));
-        });
+        wait_for("the tunnel", || self.mpt(host, &["status", "--json"]).status.success().then_some(())).unwrap_or_else(
+            || {
+                panic!("no tunnel: {}", self.log(host));
+            },
+        );
     }
 
     /// Starts the directory of the original in each host's folder.

@@ -316,6 +316,7 @@ impl Native {
             resent,
             recovered: self.recovered,
             given_up,
+            established_at: self.has_session.then_some(self.established_at),
             paths: paths.map(|path| self.path_status(path)).collect(),
             ..common
         }

@@ -1,0 +1,54 @@
+//! The clients of the control socket and of the status socket: requests, reports, and events for those that watch.
+
+use mpt_linux::reactor::Token;
+use mpt_proto::time::Time;
+
+use super::handshake_clock::since_1970;
+use super::{Daemon, LoopControl, STATUS};
+use crate::control::report::{Report, TunnelReport};
+use crate::control::{Event, EventKind, Request, Response, Server};
+
+impl Daemon {
+    pub(super) fn handle_requests(&mut self, now: Time, socket: Token) -> LoopControl {
+        let mut next = LoopControl::Continue;
+        for (client, request) in self.server(socket).handle_ready() {
+            if request == (Request::Watch {}) {
+                self.server(socket).watch(client);
+            }
+            if let Some(response) = self.handle_request(now, client, &request) {
+                self.server(socket).respond(client, &response);
+            }
+            if request == (Request::Down {}) {
+                tracing::info!("stopping: requested by a command");
+                next = LoopControl::Exit;
+            }
+        }
+        next
+    }
+
+    fn server(&mut self, socket: Token) -> &mut Server {
+        if socket == STATUS { &mut self.status } else { &mut self.control }
+    }
+
+    /// Sends an event to the clients that watch, at the end of the iteration.
+    pub(super) fn publish(&mut self, kind: EventKind) {
+        if self.control.is_watched() || self.status.is_watched() {
+            let event = Response::Event(Event { time_ms: since_1970().as_millis() as u64, kind });
+            self.control.publish(&event);
+            self.status.publish(&event);
+        }
+    }
+
+    pub(super) fn poll_clients(&mut self, now: Time) -> Option<Time> {
+        [self.control.poll(now), self.status.poll(now)].into_iter().flatten().min()
+    }
+
+    /// Returns the status report with at most `count` peers from `first` on.
+    pub(super) fn status_report(&self, now: Time, first: usize, count: usize) -> Report {
+        let (uptime_s, uptime_us) = (now.as_nanos() / 1_000_000_000, now.as_nanos() / 1_000);
+        let about = TunnelReport { uptime_s, uptime_us, ..self.tunnel_report.clone() };
+        let mut report = Report::new(about, &self.driver.endpoint.status_of(first, count));
+        self.metering.fill_report(&mut report);
+        report
+    }
+}

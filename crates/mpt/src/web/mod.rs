@@ -1,0 +1,163 @@
+//! `mpt web`: a page, health and metrics of all running tunnels, over HTTP.
+//!
+//! ```text
+//!   browser, Prometheus --TCP--> mpt web (user mpt-web, no capabilities) --/run/mpt/INTERFACE.status--> mpt up
+//! ```
+//!
+//! It is a process of its own, so that no HTTP is near a tunnel's keys and capabilities. One thread for each tunnel
+//! takes a sample every two seconds; all requests are answered from these, so neither the number of browsers nor the
+//! interval of scrapes makes a difference for a tunnel. [`request`] reads and checks requests, [`pages`] answers them,
+//! [`samples`] keeps the state with [`history`], and [`metrics`] writes it for Prometheus.
+
+mod history;
+mod metrics;
+mod pages;
+mod request;
+mod samples;
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::Failure;
+use crate::control::RunDir;
+use crate::daemon::user;
+use crate::secrets::{self, LoosePermissions};
+use pages::Answer;
+use request::Token;
+use samples::Samples;
+
+/// Serves until a signal ends the process.
+///
+/// # Errors
+/// The address is in use, or needs a token; privileges cannot be given up.
+pub fn run(listen: SocketAddr, token_file: Option<&Path>) -> Result<(), Failure> {
+    let token = token_file.map(read_token).transpose()?;
+    if !listen.ip().is_loopback() && token.is_none() {
+        return Err(Failure::new(format!(
+            "{} is not a loopback address: everybody who reaches it could read the status",
+            listen.ip()
+        ))
+        .hint("mpt key psk > token, chmod 600 token, and --token-file token"));
+    }
+    let listener = TcpListener::bind(listen).map_err(|error| cannot_listen(listen, &error))?;
+    user::become_status_reader()?;
+    let run = RunDir::from_env();
+    let samples = Arc::new(Samples::default());
+    samples::start(&run, &samples);
+    eprintln!("http://{}/ shows the tunnels of {}", listener.local_addr().unwrap_or(listen), run.path().display());
+    serve(&listener, &Arc::new(Site { samples, token }));
+    Ok(())
+}
+
+/// Everything that an answer depends on.
+struct Site {
+    samples: Arc<Samples>,
+    token: Option<Token>,
+}
+
+fn read_token(file: &Path) -> Result<Token, Failure> {
+    let name = file.display();
+    let failed = |error: io::Error| {
+        Failure::new(format!("cannot read {name}: {error}"))
+            .hint(secrets::hint_for(&error, "mpt key psk makes a token"))
+    };
+    let metadata = fs::metadata(file).map_err(failed)?;
+    if let Some(loose) = LoosePermissions::of(secrets::permissions(&metadata)) {
+        return Err(Failure::new(format!("{name} {loose}")).hint(secrets::chmod(file)));
+    }
+    let text = fs::read_to_string(file).map_err(failed)?;
+    let text = text.trim();
+    match text.len() {
+        MIN_TOKEN..=MAX_TOKEN if text.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(Token::new(text)),
+        MIN_TOKEN..=MAX_TOKEN => {
+            Err(Failure::new(format!("{name}: the token has characters that HTTP does not carry"))
+                .hint("mpt key psk makes one of letters and digits"))
+        }
+        len => Err(Failure::new(format!(
+            "{name}: the token has {len} characters, and must have {MIN_TOKEN} to {MAX_TOKEN}"
+        ))
+        .hint("mpt key psk makes one")),
+    }
+}
+
+fn cannot_listen(address: SocketAddr, error: &io::Error) -> Failure {
+    let failure = Failure::new(format!("cannot listen at {address}: {error}"));
+    match error.kind() {
+        io::ErrorKind::AddrInUse => failure.hint("ss -tlpn says whose it is; --listen takes another port"),
+        io::ErrorKind::AddrNotAvailable => failure.hint("the tunnel's address exists while the tunnel is up"),
+        _ => failure,
+    }
+}
+
+/// Accepts connections, each with a thread, at most [`MAX_CONNECTIONS`] at a time.
+fn serve(listener: &TcpListener, site: &Arc<Site>) {
+    loop {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Without a descriptor the connection stays in the queue, and the next call fails at once.
+                eprintln!("warning: cannot accept a connection: {error}");
+                thread::sleep(Duration::from_secs(1));
+                continue;
+            }
+        };
+        // The main thread and the samples have one reference.
+        let is_full = Arc::strong_count(site) > MAX_CONNECTIONS;
+        let site = Arc::clone(site);
+        let serve = move || if is_full { refuse(stream) } else { answer(stream, &site) };
+        match is_full {
+            true => serve(),
+            false => {
+                if let Err(error) = thread::Builder::new().stack_size(STACK).spawn(serve) {
+                    eprintln!("warning: cannot serve a connection: {error}");
+                }
+            }
+        }
+    }
+}
+
+/// Answers without a thread, and without waiting.
+fn refuse(mut stream: TcpStream) {
+    let text = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    let _ = stream.set_nonblocking(true).and_then(|()| stream.write_all(text));
+}
+
+/// Reads a request and answers it. A client that sends or reads too slowly loses its connection.
+fn answer(mut stream: TcpStream, site: &Site) {
+    let deadline = Instant::now() + READ_LIMIT;
+    let answer = match request::read(&mut stream, deadline, site.token.as_ref()) {
+        Ok(request) => pages::answer(&request, &site.samples),
+        Err(refusal) => Answer::from(refusal),
+    };
+    let _ = write_until(&mut stream, &answer.into_bytes(), Instant::now() + WRITE_LIMIT);
+}
+
+fn write_until(stream: &mut TcpStream, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_write_timeout(Some(left))?;
+        let len = stream.write(bytes)?;
+        bytes = &bytes[len..];
+    }
+    Ok(())
+}
+
+/// Maximum number of connections at a time: ten browsers and some scrapes.
+const MAX_CONNECTIONS: usize = 16;
+/// Time for a request to arrive.
+const READ_LIMIT: Duration = Duration::from_secs(5);
+/// Time for an answer to be read: 5 MB of metrics in the default timeout of a scrape, twice.
+const WRITE_LIMIT: Duration = Duration::from_secs(20);
+/// Bytes of a thread's stack; a request has [`request::MAX_HEAD`].
+const STACK: usize = 256 << 10;
+/// Characters of a token: `mpt key psk` makes 44.
+const MIN_TOKEN: usize = 20;
+const MAX_TOKEN: usize = 200;
