@@ -5,6 +5,7 @@ pub mod cli;
 pub mod config;
 pub mod control;
 pub mod daemon;
+pub mod enroll;
 mod failure;
 mod files;
 mod interface_name;

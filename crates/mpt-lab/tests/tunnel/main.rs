@@ -9,6 +9,7 @@ mod capture;
 mod carriage;
 mod detours;
 mod endings;
+mod enrolment;
 mod forwarding;
 mod gateway;
 mod hostile;

@@ -23,7 +23,7 @@ mod interface_sync;
 mod kill_switch;
 mod links;
 mod metering;
-mod nft;
+pub(crate) mod nft;
 mod peers;
 mod policy_routing;
 mod qlog;
@@ -31,7 +31,7 @@ mod restore;
 mod restore_limit;
 mod retry_log;
 mod routes;
-mod service;
+pub(crate) mod service;
 mod setup;
 
 mod user;

@@ -113,7 +113,8 @@ impl Pending {
         let mut plain = identity.clock.next(now).to_bytes().to_vec();
         identity.payload(incarnation).encode(ephemeral.index, &mut plain);
         let mut message = message::begin_initiation(ephemeral.index);
-        let noise = noise::Initiator::write(noise::SESSION, &identity.keys, peer, ephemeral.ephemeral, &plain, &mut message);
+        let noise =
+            noise::Initiator::write(noise::SESSION, &identity.keys, peer, ephemeral.ephemeral, &plain, &mut message);
         let mac1 = sign(peer, &mut message);
         (Self { index: ephemeral.index, mac1, sent_to: Vec::new(), noise }, message)
     }
