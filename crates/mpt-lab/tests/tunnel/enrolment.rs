@@ -8,19 +8,20 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
     path::PathBuf,
-    process::{Command, Output},
+    process::{Child, Command, Output},
     time::{Duration, Instant},
 };
 
 /// Two hosts with an installed MPT each, and nothing else.
 pub struct Scene {
     pub rig: Rig,
+    running: Vec<Child>,
 }
 
 impl Scene {
     /// Builds the hosts, with two paths between them.
     pub fn build(test: &str) -> Option<Self> {
-        let scene = Self { rig: Rig::build(test, &["delay=5ms", "delay=10ms"])? };
+        let scene = Self { rig: Rig::build(test, &["delay=5ms", "delay=10ms"])?, running: Vec::new() };
         let systemctl = scene.path("systemctl");
         fs::write(&systemctl, SYSTEMCTL).expect("a program");
         fs::set_permissions(&systemctl, fs::Permissions::from_mode(0o755)).expect("its mode");
@@ -100,6 +101,11 @@ impl Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
+        for process in &mut self.running {
+            // Both fail only if the process has already ended.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
         for host in [Host::A, Host::B] {
             for pid in fs::read_dir(self.path(&format!("pids-{host:?}"))).into_iter().flatten().flatten() {
                 let pid = fs::read_to_string(pid.path()).unwrap_or_default();
@@ -176,4 +182,121 @@ fn two_commands_make_a_tunnel_within_ten_seconds() {
     let status = scene.rig.mpt(Host::A, &["status"]);
     let stdout = text(&status.stdout);
     assert!(stdout.contains("eth1") && stdout.contains("eth2"), "both links are paths: {stdout}");
+}
+
+#[test]
+fn peers_are_added_shown_and_removed_at_once() {
+    let Some(scene) = Scene::build("peer-commands") else { return };
+    let line = scene.set_up(&["--peer", "van"]);
+    let shown = |name: &str| text(&scene.run(Host::B, &["peer", "show", name]).stdout);
+    assert!(shown("van").contains("has not joined"), "{}", shown("van"));
+    let listed = scene.run(Host::B, &["peer", "list"]);
+    assert!(text(&listed.stderr).contains("van: has not joined"), "{}", text(&listed.stderr));
+    assert_fails(&scene.run(Host::B, &["peer", "add", "van"]), &["line that is still valid", "mpt peer remove van"]);
+
+    assert!(scene.join(&line).status.success());
+    let reaches = |rig: &Rig| rig.ping(Host::A, &[], "10.77.0.1".parse().expect("an address"));
+    scene.rig.wait_until("the server answers", reaches);
+    assert!(shown("van").contains("joined") && shown("van").contains("10.77.0.2/32"), "{}", shown("van"));
+    assert_fails(&scene.run(Host::B, &["peer", "add", "van"]), &["is a peer already"]);
+    let names = || {
+        let status = scene.rig.status(Host::B);
+        let peers = status["peers"].as_array().expect("a list").iter();
+        peers.map(|peer| peer["name"].as_str().expect("a name").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(), ["van"]);
+
+    let removed = scene.run(Host::B, &["peer", "remove", "van"]);
+    assert!(removed.status.success(), "{}", text(&removed.stderr));
+    assert_eq!(names(), [""; 0]);
+    assert!(!reaches(&scene.rig), "it is out at once");
+    assert_fails(&scene.run(Host::B, &["peer", "remove", "van"]), &["no peer van"]);
+    assert_fails(&scene.run(Host::B, &["peer", "show", "van"]), &["no peer van"]);
+
+    // The site joins again with another line.
+    assert!(scene.run(Host::A, &["setup", "undo"]).status.success());
+    let line = words(&scene.run(Host::B, &["peer", "add"]));
+    assert!(scene.join(&line).status.success());
+    scene.rig.wait_until("the server answers", reaches);
+    assert_eq!(names(), ["site1"]);
+}
+
+#[test]
+fn undo_leaves_the_hosts_as_they_were() {
+    let Some(scene) = Scene::build("undo") else { return };
+    let state = |host: Host| {
+        scene.rig.hosts.host(host).sh("nft list ruleset; ip rule; ip link; ip route; ss -Hlntu").expect("sh")
+    };
+    let before = [Host::A, Host::B].map(state);
+    let line = scene.set_up(&[]);
+    assert!(scene.join(&line).status.success());
+    assert!(scene.files(Host::B).iter().any(|file| file.ends_with("mpt@mpt0.service.d/gateway.conf")));
+    let foreign = scene.path("config-B/mpt0.d/mine.toml");
+    fs::write(&foreign, "").expect("a file");
+
+    let undone = scene.run(Host::A, &["setup", "undo"]);
+    assert!(undone.status.success() && text(&undone.stderr).contains("mpt peer remove"), "{}", text(&undone.stderr));
+    let undone = scene.run(Host::B, &["setup", "undo", "mpt0"]);
+    assert!(undone.status.success() && text(&undone.stderr).contains("kept "), "{}", text(&undone.stderr));
+    assert_eq!(scene.files(Host::A), [""; 0]);
+    assert_eq!(scene.files(Host::B), ["config-B/mpt0.d", "config-B/mpt0.d/mine.toml"]);
+    scene.rig.wait_until("nothing runs or listens", |_| [Host::A, Host::B].map(state) == before);
+    assert_fails(&scene.run(Host::B, &["setup", "undo"]), &["has set up mpt0"]);
+    let calls = fs::read_to_string(scene.path("calls-B")).expect("calls");
+    assert!(calls.contains("disable --quiet --now mpt@mpt0.service"), "{calls}");
+
+    fs::remove_file(foreign).expect("removed");
+    let line = scene.set_up(&[]);
+    assert!(scene.join(&line).status.success(), "it can be set up again");
+}
+
+/// Without systemd the commands print what to start, and that is all it takes.
+#[test]
+fn without_systemd_the_printed_commands_make_the_tunnel() {
+    let Some(mut scene) = Scene::build("by-hand") else { return };
+    let start = |scene: &mut Scene, host: Host, output: &Output| {
+        let stderr = text(&output.stderr);
+        let commands: Vec<_> =
+            stderr.lines().filter_map(|line| line.strip_prefix("  mpt ")).map(str::to_owned).collect();
+        for command in &commands {
+            let log = fs::File::create(scene.path(&format!("{host:?}-{}.log", &command[..2]))).expect("a log");
+            let mut program = scene.alone(host);
+            program.args(command.split(' ')).stdout(log.try_clone().expect("the log again")).stderr(log);
+            scene.running.push(program.spawn().expect("mpt runs"));
+        }
+        commands.len()
+    };
+    let set_up = scene.run_alone(Host::B, &["setup", "server", "--address", "192.168.11.2", "--no-masquerade"]);
+    let line = words(&set_up);
+    assert_eq!(start(&mut scene, Host::B, &set_up), 2, "{}", text(&set_up.stderr));
+    scene.rig.wait_until("the server waits for sites", |_| {
+        fs::read_to_string(scene.path("B-en.log")).is_ok_and(|log| log.contains("waiting for sites"))
+    });
+    let words: Vec<&str> = line.iter().map(String::as_str).collect();
+    let joined = scene.run_alone(Host::A, &words);
+    assert!(joined.status.success(), "{}", text(&joined.stderr));
+    assert_eq!(start(&mut scene, Host::A, &joined), 1, "{}", text(&joined.stderr));
+    scene.rig.wait_until("the server answers", |rig| rig.ping(Host::A, &[], "10.77.0.1".parse().expect("an address")));
+    let again = scene.run_alone(Host::B, &["enroll"]);
+    assert_fails(&again, &["runs already"]);
+
+    assert!(scene.run_alone(Host::B, &["setup", "undo"]).status.success(), "it ends the tunnel and the enrolment");
+    assert!(scene.run_alone(Host::A, &["setup", "undo"]).status.success());
+    for mut process in std::mem::take(&mut scene.running) {
+        assert!(process.wait().expect("it ends").success());
+    }
+}
+
+#[test]
+fn a_site_reaches_the_internet_through_the_server_with_a_flag() {
+    let Some(scene) = Scene::build("join-internet") else { return };
+    let _far = crate::internet::internet(&scene.rig);
+    let line = scene.set_up(&[]);
+    let joined = scene.join(&[&line[..], &["--default-route".to_owned()]].concat());
+    assert!(joined.status.success(), "{}", text(&joined.stderr));
+    for far in crate::internet::FAR {
+        scene.rig.wait_until("the Internet answers", |rig| crate::internet::reaches(rig, far));
+    }
+    let route = scene.rig.hosts.a.sh("ip route get 198.51.100.2").expect("a route");
+    assert!(route.contains("dev mpt0"), "{route}");
 }

@@ -10,6 +10,7 @@ mod carriage;
 mod detours;
 mod endings;
 mod enrolment;
+mod enrolment_refused;
 mod forwarding;
 mod gateway;
 mod hostile;

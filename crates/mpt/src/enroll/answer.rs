@@ -29,6 +29,14 @@ pub struct Joined {
     pub dns: Vec<IpAddr>,
 }
 
+impl Joined {
+    /// Leaves the IPv6 addresses out if this host cannot have them.
+    pub fn usable(mut self, has_ipv6: bool) -> Self {
+        self.addresses.retain(|address| has_ipv6 || address.addr().is_ipv4());
+        self
+    }
+}
+
 /// The reason why a site is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -1,5 +1,6 @@
 //! This host: what it has, what it lacks, which addresses it uses, and its service manager.
 
+use std::fs;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
@@ -32,7 +33,7 @@ impl Systemd {
     /// # Errors
     /// `systemctl` fails.
     pub fn enable(&self, unit: &str) -> Result<(), Failure> {
-        systemctl(&["daemon-reload"], unit)?;
+        self.reload()?;
         systemctl(&["enable", "--quiet", "--now", unit], unit)
     }
 
@@ -42,6 +43,14 @@ impl Systemd {
     /// `systemctl` fails.
     pub fn start(&self, unit: &str) -> Result<(), Failure> {
         systemctl(&["start", unit], unit)
+    }
+
+    /// Reads changed units again.
+    ///
+    /// # Errors
+    /// `systemctl` fails.
+    pub fn reload(&self) -> Result<(), Failure> {
+        systemctl(&["daemon-reload"], "mpt@.service")
     }
 
     /// Stops a unit and disables it.
@@ -162,6 +171,20 @@ pub fn networks_except(interface: &Name) -> Result<Vec<IpNet>, Failure> {
     let own = netlink.link(interface.as_str())?.map(|link| link.index);
     let all = netlink.all_addresses()?.into_iter().filter(|(index, _)| Some(*index) != own);
     Ok(all.filter_map(|(_, prefix)| IpNet::new(prefix.address, prefix.length).ok()).collect())
+}
+
+/// Returns true if an interface has this name.
+///
+/// # Errors
+/// The kernel's error.
+pub fn has_interface(name: &Name) -> Result<bool, Failure> {
+    Ok(Netlink::open()?.link(name.as_str())?.is_some())
+}
+
+/// Returns true if new interfaces of this host may have IPv6 addresses.
+pub fn has_ipv6() -> bool {
+    let disabled = fs::read_to_string("/proc/sys/net/ipv6/conf/default/disable_ipv6");
+    disabled.is_ok_and(|disabled| disabled.trim() == "0")
 }
 
 /// Returns true if two networks have an address in common.

@@ -59,7 +59,7 @@ pub fn run(join: &Join) -> Result<(), Failure> {
     let lock = state.lock()?;
     let key = own_key(&state, &line)?;
     let joined = match request(&line, &key)? {
-        Answer::Joined(joined) => joined,
+        Answer::Joined(joined) => joined.usable(host::has_ipv6()),
         Answer::Refused(refusal) => {
             let (what, hint) = refusal.explain();
             state.remove()?;
@@ -104,7 +104,7 @@ fn request(line: &Line, own: &KeyPair) -> Result<Answer, Failure> {
     }
     let failure = Failure::new(format!("no answer of the server: {}", failures.join("; ")));
     Err(failure.hint(format!(
-        "TCP port {} must be open, and mpt enroll running, on the server; then the same command again",
+        "on the server, TCP port {} must be open and mpt enroll running, which ends when no line is valid: mpt peer add",
         line.port
     )))
 }

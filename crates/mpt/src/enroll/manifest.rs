@@ -1,6 +1,8 @@
 //! The record of what a command created on this host. It is written before each step, so that a crash leaves nothing
 //! that the record lacks, and [`super::undo`] removes everything in it, the last first.
 
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -90,6 +92,18 @@ impl<'s> Manifest<'s> {
     pub fn forget(&mut self, step: &Step) -> Result<(), Failure> {
         self.steps.retain(|known| known != step);
         self.state.write(FILE, &self.steps)
+    }
+
+    /// Removes the record itself.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn discard(&self) -> Result<(), Failure> {
+        let path = self.state.file(FILE);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(state::cannot("remove", &path, &error)),
+            _ => Ok(()),
+        }
     }
 
     fn record(&mut self, step: Step) -> Result<(), Failure> {

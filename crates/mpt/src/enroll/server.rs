@@ -63,7 +63,12 @@ pub fn run(server: Server) -> Result<(), Failure> {
     let networks = server.networks()?;
     state.create()?;
     let (systemd, done) = (Systemd::find(), apply(&server, &state, addresses, &networks));
-    let line = done.inspect_err(|_| drop(state.remove()))?;
+    let line = done.inspect_err(|_| {
+        // The manifest remains if something could not be removed.
+        if !state.file(super::manifest::FILE).exists() {
+            let _ = state.remove();
+        }
+    })?;
     explain(&server, &networks, systemd.as_ref());
     crate::cli::print(format_args!("mpt join {line}\n"))
 }
@@ -75,9 +80,13 @@ pub fn run(server: Server) -> Result<(), Failure> {
 pub fn check_unused(state: &StateFolder) -> Result<(), Failure> {
     let (name, file) = (&state.name, state::config_file(&state.name));
     let failure = Failure::new(format!("there is a tunnel {name} already: {}", file.display()));
-    match (file.exists(), state.path().join(super::manifest::FILE).exists()) {
+    match (file.exists(), state.file(super::manifest::FILE).exists()) {
         (_, true) => Err(failure.hint(format!("mpt setup undo {name} removes it; --name NAME makes another one"))),
         (true, false) => Err(failure.hint("--name NAME makes another one")),
+        (false, false) if host::has_interface(name)? => {
+            Err(Failure::new(format!("this host has an interface {name} already"))
+                .hint("--name NAME makes another one"))
+        }
         (false, false) => Ok(()),
     }
 }
@@ -131,7 +140,8 @@ impl Server {
             let v4 = candidates.into_iter().find(|net| overlapping(net).is_none());
             let v4 =
                 v4.ok_or_else(|| Failure::new("this host uses all of 10.77.0.0/16").hint("--network 172.29.0.0/24"))?;
-            return Ok(vec![v4, IpNet::V6(unique_local()?)]);
+            let v6 = host::has_ipv6().then(unique_local).transpose()?.map(IpNet::V6);
+            return Ok([v4].into_iter().chain(v6).collect());
         }
         let versions = self.network.iter().filter(|net| net.addr().is_ipv4()).count();
         if self.network.len() > 2 || versions > 1 || self.network.len() - versions > 1 {

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use super::Name;
 use super::host::Systemd;
 use super::manifest::{Manifest, Step};
-use super::state::{StateFolder, cannot, require_root};
+use super::state::{SERVER, StateFolder, cannot, require_root};
 use crate::Failure;
 use crate::control::{Client, RunDir};
 
@@ -22,10 +22,15 @@ pub fn run(name: &Name) -> Result<(), Failure> {
         return Err(failure.hint("mpt setup undo NAME, with the name of the tunnel"));
     }
     let lock = state.lock()?;
+    let is_server = state.file(SERVER).exists();
     roll_back(&state, |done| eprintln!("{done}"))?;
     drop(lock);
     state.remove()?;
     eprintln!("removed {}", state.path().display());
+    Systemd::find().map_or(Ok(()), |systemd| systemd.reload())?;
+    if !is_server {
+        eprintln!("the server still has this site as a peer; there, mpt peer remove ends that");
+    }
     Ok(())
 }
 
@@ -66,7 +71,10 @@ fn roll_back(state: &StateFolder, mut report: impl FnMut(String)) -> Result<(), 
             (Err(failure), _) => first_failure = first_failure.or(Some(failure)),
         }
     }
-    first_failure.map_or(Ok(()), Err)
+    match first_failure {
+        Some(failure) => Err(failure),
+        None => manifest.discard(),
+    }
 }
 
 /// Returns what was done, if anything.

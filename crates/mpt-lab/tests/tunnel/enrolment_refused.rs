@@ -1,0 +1,180 @@
+//! Lines, tokens and hosts that are wrong: every command fails with a message and changes nothing.
+
+use crate::enrolment::{Scene, assert_fails, words};
+use crate::rig::text;
+use mpt_lab::topology::Host;
+use mpt_proto::crypto::{
+    handshake::enrolment::{PendingRequest, Token},
+    keys::{KeyPair, PublicKey},
+};
+use std::{
+    fs,
+    io::{ErrorKind, Read as _, Write as _},
+    net::TcpStream,
+};
+
+/// Sends a message to the enrolment of host B from host A, and returns what comes back until the end.
+fn exchange(scene: &Scene, message: &[u8]) -> Vec<u8> {
+    let exchange = || {
+        let mut stream = TcpStream::connect("192.168.11.2:4754").expect("a connection");
+        stream.set_read_timeout(Some(crate::rig::TIMEOUT)).expect("a socket");
+        stream.write_all(message).expect("sent");
+        let mut answer = Vec::new();
+        match stream.read_to_end(&mut answer) {
+            Ok(_) => answer,
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => answer,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    scene.rig.hosts.a.enter(exchange).expect("host A")
+}
+
+/// Returns key and token of a line.
+fn secrets(line: &[String]) -> (PublicKey, Token) {
+    let parts: Vec<&str> = line[1].split('/').collect();
+    let bytes = |text: &str| -> [u8; 32] {
+        const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        let value = |c: u8| DIGITS.iter().position(|digit| *digit == c).expect("base64url") as u32;
+        let bits = text.bytes().fold((Vec::new(), 0_u32, 0), |(mut out, bits, count), c| {
+            let (bits, count) = (bits << 6 | value(c), count + 6);
+            if count >= 8 {
+                out.push((bits >> (count - 8)) as u8);
+            }
+            (out, bits & 0xff, count % 8)
+        });
+        bits.0.try_into().expect("32 bytes")
+    };
+    (PublicKey::from_bytes(bytes(parts[3])), Token::from_bytes(bytes(parts[4])))
+}
+
+#[test]
+fn a_token_is_for_one_site_and_its_answer_is_repeated_for_that_site() {
+    let Some(scene) = Scene::build("token") else { return };
+    let line = scene.set_up(&[]);
+    let (server, token) = secrets(&line);
+    let site = KeyPair::generate([7; 32]);
+    let answers = [1, 2].map(|ephemeral| {
+        let (pending, request) = PendingRequest::write(&site, &server, [ephemeral; 32], &token);
+        let answer = exchange(&scene, &request);
+        assert_eq!(exchange(&scene, &request).len(), answer.len(), "an observer repeats it and learns nothing");
+        text(&pending.open(&site, &answer).expect("an authentic answer"))
+    });
+    assert_eq!(answers[0], answers[1]);
+    assert!(answers[0].contains("10.77.0.2/24"), "{}", answers[0]);
+    let peers = scene.path("config-B/mpt0.d");
+    assert_eq!(fs::read_dir(&peers).expect("the peers").count(), 1);
+
+    let refused = assert_fails(&scene.join(&line), &["used up", "nothing was changed", "mpt peer add"]);
+    assert!(!refused.contains(&line[1]), "{refused}");
+    assert_eq!(scene.files(Host::A), [""; 0]);
+    assert_eq!(fs::read_dir(&peers).expect("the peers").count(), 1);
+}
+
+#[test]
+fn an_expired_or_revoked_or_foreign_line_is_refused() {
+    let Some(scene) = Scene::build("expired") else { return };
+    let first = scene.set_up(&["--expires", "1s"]);
+    // Another line keeps the enrolment running.
+    let second = words(&scene.run(Host::B, &["peer", "add"]));
+    let shown = |name: &str| text(&scene.run(Host::B, &["peer", "show", name]).stdout);
+    scene.rig.wait_until("the line expires", |_| shown("site1").contains("expired"));
+    assert_fails(&scene.join(&first), &["has expired", "mpt peer add"]);
+    assert!(shown("site2").contains("valid for 60 min"), "{}", shown("site2"));
+
+    let third = words(&scene.run(Host::B, &["peer", "add", "van"]));
+    assert!(scene.run(Host::B, &["peer", "remove", "van"]).status.success());
+    assert_fails(&scene.join(&third), &["does not know this token"]);
+
+    let swap = |part: usize, other: &[String]| {
+        let mut parts: Vec<&str> = second[1].split('/').collect();
+        let others: Vec<&str> = other[1].split('/').collect();
+        parts[part] = others[part];
+        vec!["join".to_owned(), parts.join("/")]
+    };
+    // A token where the key should be: the server cannot open the request.
+    let mut parts: Vec<&str> = second[1].split('/').collect();
+    parts[3] = parts[4];
+    assert_fails(&scene.join(&["join".to_owned(), parts.join("/")]), &["without an answer"]);
+    assert_fails(&scene.join(&swap(4, &third)), &["does not know this token"]);
+    let cut = vec!["join".to_owned(), second[1][..second[1].len() - 1].to_owned()];
+    let refused = text(&scene.join(&cut).stderr);
+    assert!(refused.contains("token in the line is damaged") && !refused.contains(&cut[1]), "{refused}");
+    let parts = second[1].replace("192.168.11.2,192.168.12.2", "192.168.11.77");
+    assert_fails(&scene.join(&["join".to_owned(), parts]), &["192.168.11.77:4754", "TCP port 4754"]);
+    assert!(scene.join(&second).status.success(), "the line itself is still valid");
+}
+
+#[test]
+fn a_stranger_gets_no_answer_and_few_connections() {
+    let Some(scene) = Scene::build("strangers") else { return };
+    let line = scene.set_up(&[]);
+    let (server, token) = secrets(&line);
+    let site = KeyPair::generate([7; 32]);
+    let (_, request) = PendingRequest::write(&site, site.public(), [1; 32], &token);
+    for message in [&[0; 128][..], &request, b"GET / HTTP/1.1\r\n\r\n".repeat(20).as_slice()] {
+        assert_eq!(exchange(&scene, message), b"");
+    }
+    let connect = || TcpStream::connect("192.168.11.2:4754").expect("a connection");
+    let idle = scene.rig.hosts.a.enter(|| [0; 4].map(|_| connect())).expect("host A");
+    assert_eq!(exchange(&scene, &request), b"", "the fifth connection is closed at once");
+    let closed = idle.map(|mut stream| {
+        stream.set_read_timeout(Some(crate::rig::TIMEOUT)).expect("a socket");
+        stream.read(&mut [0]).expect("an orderly end")
+    });
+    assert_eq!(closed, [0; 4], "after five seconds");
+    let (pending, request) = PendingRequest::write(&site, &server, [1; 32], &token);
+    assert!(pending.open(&site, &exchange(&scene, &request)).is_ok());
+
+    let listener = scene.rig.hosts.b.sh("ps -o uid,args ax | grep '[e]nroll-listen' | grep 65519").expect("ps");
+    assert!(listener.contains("65519"), "{listener}");
+}
+
+#[test]
+fn a_host_that_lacks_something_is_not_changed() {
+    let Some(scene) = Scene::build("lacks") else { return };
+    let setup = ["setup", "server", "--address", "192.168.11.2"];
+    let fails = |host, before: &str, arguments: &[&str], expected: &[&str]| {
+        let files = scene.files(host);
+        assert_fails(&scene.run_after(host, before, arguments), expected);
+        assert_eq!(scene.files(host), files, "{before}");
+    };
+    fails(Host::B, "mount --bind /dev/null /usr/sbin/nft", &setup, &["no program nft", "--no-masquerade"]);
+    fails(Host::B, "mount -t tmpfs none /dev/net", &setup, &["no /dev/net/tun"]);
+    fails(Host::B, "", &["setup", "server"], &["no route to the Internet", "--address"]);
+    fails(Host::B, "", &[&setup[..], &["--network", "192.168.11.128/25"]].concat(), &["overlaps with 192.168.11.2/24"]);
+    fails(Host::B, "", &[&setup[..], &["--network", "10.9.0.1/32"]].concat(), &["no room"]);
+    fails(Host::B, "", &[&setup[..], &["--name", "eth1"]].concat(), &["interface eth1", "--name"]);
+    // 24 kB are room for the first files only.
+    let full = |folder: &str, size: &str| {
+        format!(
+            "mount -t tmpfs -o size={size} none \"$FOLDER/{folder}-$HOST\"; dd if=/dev/zero of=\"$FOLDER/{folder}-$HOST/big\" 2>/dev/null || true"
+        )
+    };
+    for folder in ["config", "enroll"] {
+        fails(Host::B, &full(folder, "24k"), &setup, &["No space left on device", "nothing was changed"]);
+    }
+    let line = scene.set_up(&[]);
+    fails(Host::B, "", &[&setup[..], &["--name", "other"]].concat(), &["port 4754 is in use", "--port"]);
+    fails(Host::B, "", &setup, &["there is a tunnel mpt0 already", "mpt setup undo mpt0"]);
+
+    let join: Vec<&str> = line.iter().map(String::as_str).collect();
+    let before = format!("{}; ls -A \"$FOLDER/config-$HOST\"", full("config", "24k"));
+    let refused = scene.run_after(Host::A, &before, &join);
+    assert_fails(&refused, &["No space left on device", "nothing was changed"]);
+    // The key of the site remains, so that the same command succeeds when there is space.
+    assert_eq!(scene.files(Host::A).last().map(String::as_str), Some("enroll-A/mpt0/tokens"));
+    assert!(scene.join(&line).status.success());
+    fails(Host::A, "", &join, &["there is a tunnel mpt0 already"]);
+}
+
+#[test]
+fn a_server_with_a_full_disk_or_a_broken_file_admits_nobody_until_it_is_well() {
+    let Some(scene) = Scene::build("broken") else { return };
+    let line = scene.set_up(&[]);
+    let broken = scene.path("config-B/mpt0.d/broken.toml");
+    fs::write(&broken, "[[peer]]\nnetworks = 7\n").expect("a file");
+    assert_fails(&scene.join(&line), &["could not add this site", "journalctl"]);
+    assert!(scene.log(Host::B, "mpt-enroll").contains("broken.toml"), "{}", scene.log(Host::B, "mpt-enroll"));
+    fs::remove_file(&broken).expect("removed");
+    assert!(scene.join(&line).status.success(), "{}", scene.log(Host::B, "mpt-enroll"));
+}
