@@ -119,7 +119,7 @@ fn a_stranger_gets_no_answer_and_few_connections() {
     assert_eq!(exchange(&scene, &request), b"", "the fifth connection is closed at once");
     let closed = idle.map(|mut stream| {
         stream.set_read_timeout(Some(crate::rig::TIMEOUT)).expect("a socket");
-        stream.read(&mut [0]).expect("an orderly end")
+        stream.read_to_end(&mut Vec::new()).expect("an orderly end")
     });
     assert_eq!(closed, [0; 4], "after five seconds");
     let (pending, request) = PendingRequest::write(&site, &server, [1; 32], &token);
@@ -144,23 +144,13 @@ fn a_host_that_lacks_something_is_not_changed() {
     fails(Host::B, "", &[&setup[..], &["--network", "192.168.11.128/25"]].concat(), &["overlaps with 192.168.11.2/24"]);
     fails(Host::B, "", &[&setup[..], &["--network", "10.9.0.1/32"]].concat(), &["no room"]);
     fails(Host::B, "", &[&setup[..], &["--name", "eth1"]].concat(), &["interface eth1", "--name"]);
-    // 24 kB are room for the first files only.
-    let full = |folder: &str, size: &str| {
-        format!(
-            "mount -t tmpfs -o size={size} none \"$FOLDER/{folder}-$HOST\"; dd if=/dev/zero of=\"$FOLDER/{folder}-$HOST/big\" 2>/dev/null || true"
-        )
-    };
-    for folder in ["config", "enroll"] {
-        fails(Host::B, &full(folder, "24k"), &setup, &["No space left on device", "nothing was changed"]);
-    }
     let line = scene.set_up(&[]);
     fails(Host::B, "", &[&setup[..], &["--name", "other"]].concat(), &["port 4754 is in use", "--port"]);
     fails(Host::B, "", &setup, &["there is a tunnel mpt0 already", "mpt setup undo mpt0"]);
 
     let join: Vec<&str> = line.iter().map(String::as_str).collect();
-    let before = format!("{}; ls -A \"$FOLDER/config-$HOST\"", full("config", "24k"));
-    let refused = scene.run_after(Host::A, &before, &join);
-    assert_fails(&refused, &["No space left on device", "nothing was changed"]);
+    let full = "mount -t tmpfs -o size=4k none \"$FOLDER/config-A\"; echo > \"$FOLDER/config-A/big\"";
+    assert_fails(&scene.run_after(Host::A, full, &join), &["No space left on device", "nothing was changed"]);
     // The key of the site remains, so that the same command succeeds when there is space.
     assert_eq!(scene.files(Host::A).last().map(String::as_str), Some("enroll-A/mpt0/tokens"));
     assert!(scene.join(&line).status.success());
@@ -168,7 +158,7 @@ fn a_host_that_lacks_something_is_not_changed() {
 }
 
 #[test]
-fn a_server_with_a_full_disk_or_a_broken_file_admits_nobody_until_it_is_well() {
+fn a_server_with_a_broken_file_admits_nobody_until_it_is_repaired() {
     let Some(scene) = Scene::build("broken") else { return };
     let line = scene.set_up(&[]);
     let broken = scene.path("config-B/mpt0.d/broken.toml");
@@ -177,4 +167,53 @@ fn a_server_with_a_full_disk_or_a_broken_file_admits_nobody_until_it_is_well() {
     assert!(scene.log(Host::B, "mpt-enroll").contains("broken.toml"), "{}", scene.log(Host::B, "mpt-enroll"));
     fs::remove_file(&broken).expect("removed");
     assert!(scene.join(&line).status.success(), "{}", scene.log(Host::B, "mpt-enroll"));
+}
+
+#[test]
+fn a_server_with_a_full_disk_admits_nobody_until_there_is_space() {
+    let Some(scene) = Scene::build("full-server") else { return };
+    let disk = "mount -t tmpfs -o size=96k none $FOLDER/config-B; mkdir $FOLDER/config-B/e
+                mount --bind $FOLDER/config-B/e $FOLDER/enroll-B";
+    let setup = ["setup", "server", "--address", "192.168.11.2"];
+    let line = words(&scene.run_after(Host::B, disk, &setup));
+    // The disk is visible to the processes that were started there.
+    let pid = fs::read_to_string(scene.path("pids-B/mpt-enroll@mpt0.service")).expect("a process");
+    let there = |script: &str| {
+        let (folder, pid) = (scene.path("config-B"), pid.trim());
+        scene.rig.hosts.b.sh(&format!("nsenter -m -t {pid} sh -c 'cd {}; {script}'", folder.display())).expect(script)
+    };
+    there("dd if=/dev/zero of=big 2>/dev/null || true");
+    assert_fails(&scene.join(&line), &["could not add this site"]);
+    assert!(scene.log(Host::B, "mpt-enroll").contains("No space left"), "{}", scene.log(Host::B, "mpt-enroll"));
+    assert_eq!(there("ls -A mpt0.d"), "");
+    there("rm big");
+    assert!(scene.join(&line).status.success(), "{}", scene.log(Host::B, "mpt-enroll"));
+    assert_eq!(there("ls -A mpt0.d"), "site1.toml\n");
+}
+
+/// Each step of the setup gets the last free block of the disk once.
+#[test]
+fn a_disk_that_is_full_at_any_step_of_the_setup_leaves_nothing_behind() {
+    let Some(scene) = Scene::build("full") else { return };
+    let setup = ["setup", "server", "--address", "192.168.11.2"];
+    let mut failures = 0;
+    for blocks in 1..40 {
+        let disk = format!(
+            "umount /run; mount -t tmpfs -o size={}k none $FOLDER/config-B; mkdir $FOLDER/config-B/e
+             mount --bind $FOLDER/config-B/e $FOLDER/enroll-B
+             trap 'find $FOLDER/config-B -mindepth 2 -printf \"remains %p\\n\" >&2; ls $FOLDER/config-B >&2' EXIT",
+            4 * blocks
+        );
+        let output = scene.run_after(Host::B, &disk, &setup);
+        let stderr = text(&output.stderr);
+        if output.status.success() {
+            assert!(failures > 2, "{failures}: {stderr}");
+            assert!(stderr.contains("remains ") && stderr.contains("mpt0.toml"), "{stderr}");
+            return;
+        }
+        failures += 1;
+        assert_fails(&output, &["No space left on device"]);
+        assert!(!stderr.contains("remains ") && stderr.ends_with("\ne\n"), "{stderr}");
+    }
+    panic!("the setup never succeeds");
 }

@@ -162,6 +162,11 @@ pub fn is_private(address: IpAddr) -> bool {
     nft::PRIVATE.iter().any(|net| net.parse::<IpNet>().is_ok_and(|net| net.contains(&address)))
 }
 
+/// Returns true for a network without addresses of the Internet.
+pub fn is_private_network(net: &IpNet) -> bool {
+    nft::PRIVATE.iter().any(|private| private.parse::<IpNet>().is_ok_and(|private| private.contains(&net.trunc())))
+}
+
 /// Returns the networks of this host's interfaces, but for one interface.
 ///
 /// # Errors
@@ -224,6 +229,11 @@ mod tests {
             [("192.168.1.5", true), ("100.64.0.1", true), ("fd00::1", true), ("203.0.113.7", false)]
         {
             assert_eq!(is_private(address.parse().unwrap()), private, "{address}");
+        }
+        for (net, private) in
+            [("10.77.0.2/24", true), ("10.0.0.1/7", false), ("fd77::2/64", true), ("8.8.8.8/24", false)]
+        {
+            assert_eq!(is_private_network(&net.parse().unwrap()), private, "{net}");
         }
     }
 }

@@ -27,7 +27,7 @@ use crate::control::{Client, RunDir};
 /// The arguments.
 #[derive(Debug, Args)]
 pub struct Join {
-    /// The line that mpt setup server or mpt peer add printed on the server
+    /// The line that mpt setup server or mpt peer add printed on the server; "-" reads it from stdin
     line: String,
     /// Name of the tunnel: its interface, its files, its service
     #[arg(long, default_value = super::NAME)]
@@ -50,7 +50,7 @@ struct Pending {
 /// # Errors
 /// [`Failure`]; then there is no tunnel.
 pub fn run(join: &Join) -> Result<(), Failure> {
-    let line: Line = join.line.parse().map_err(Failure::new)?;
+    let line = line(&join.line)?;
     state::require_root("join")?;
     let state = StateFolder::of(&join.name);
     check_unused(&state)?;
@@ -66,13 +66,28 @@ pub fn run(join: &Join) -> Result<(), Failure> {
             return Err(Failure::new(format!("{what}; nothing was changed")).hint(hint));
         }
     };
-    check_networks(&join.name, &joined)?;
+    check_networks(join, &joined)?;
     let systemd = Systemd::find();
     undo::or_roll_back(&state, || apply(join, &state, &line, &key, &joined, systemd.as_ref()))?;
     // The configuration has the key.
     let _ = std::fs::remove_file(state.file(PENDING));
     drop(lock);
     report(join, &joined, systemd.as_ref())
+}
+
+/// Parses the argument, or a line of standard input.
+fn line(argument: &str) -> Result<Line, Failure> {
+    let mut input = Zeroizing::new(String::new());
+    if argument == "-" {
+        let read = io::stdin().take(MAX_LEN as u64).read_to_string(&mut input);
+        read.map_err(|error| Failure::new(format!("cannot read the line from stdin: {error}")))?;
+    } else {
+        input.push_str(argument);
+    }
+    // The argument may be the whole command that the server printed.
+    let text = input.trim();
+    let parsed = text.strip_prefix("mpt join ").unwrap_or(text).parse();
+    parsed.map_err(|what: String| Failure::new(what).hint("on the server, `mpt peer add` prints a new one"))
 }
 
 /// Returns the key of this site, which is on the disk before the request is sent.
@@ -133,10 +148,15 @@ fn exchange(line: &Line, own: &KeyPair, server: SocketAddr) -> io::Result<Option
     parsed.map(Some).map_err(|_| io::Error::other("the answer is of another version of mpt"))
 }
 
-/// Fails if this host has a network of the tunnel already.
-fn check_networks(name: &Name, joined: &Joined) -> Result<(), Failure> {
-    let taken = host::networks_except(name)?;
+/// Fails if this host has a network of the tunnel already, or if a network would take traffic to the Internet without
+/// permission.
+fn check_networks(join: &Join, joined: &Joined) -> Result<(), Failure> {
+    let taken = host::networks_except(&join.name)?;
     for net in &joined.addresses {
+        if !join.default_route && !host::is_private_network(net) {
+            let what = format!("the server's network {} has public addresses", net.trunc());
+            return Err(Failure::new(what).hint("--default-route permits that, and sends all traffic to the server"));
+        }
         if let Some(other) = taken.iter().find(|other| host::overlap(net, other)) {
             let what = format!("the tunnel's network {} overlaps with {other}, which this host has", net.trunc());
             return Err(

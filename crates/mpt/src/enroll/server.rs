@@ -115,7 +115,10 @@ fn apply(server: &Server, state: &StateFolder, addresses: Vec<IpAddr>, networks:
 
 impl Server {
     fn addresses(&self) -> Result<Vec<IpAddr>, Failure> {
-        let addresses = if self.address.is_empty() { host::own_addresses() } else { self.address.clone() };
+        let mut addresses = if self.address.is_empty() { host::own_addresses() } else { self.address.clone() };
+        if self.address.is_empty() && addresses.iter().any(|address| !host::is_private(*address)) {
+            addresses.retain(|address| !host::is_private(*address));
+        }
         if addresses.is_empty() {
             let failure = Failure::new("this host has no route to the Internet, so its address is not known");
             return Err(failure.hint("--address IP, the address at which sites reach it"));

@@ -223,9 +223,7 @@ pub fn require_root(command: &str) -> Result<(), Failure> {
 pub fn cannot(what: &str, path: &Path, error: &io::Error) -> Failure {
     let failure = Failure::new(format!("cannot {what} {}: {error}", path.display()));
     match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            failure.hint("free some space; nothing was changed")
-        }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => failure.hint("free some space, then try again"),
         io::ErrorKind::AlreadyExists => failure.hint("move it away, or choose another --name"),
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
             failure.hint("root must be able to write there")
