@@ -3,6 +3,7 @@
 //! The commands run with a program `systemctl` that starts and stops `mpt up` and `mpt enroll` as the units do.
 
 use crate::rig::{Rig, text};
+use crate::unit::Unit;
 use mpt_lab::topology::Host;
 use std::{
     fs,
@@ -81,6 +82,22 @@ impl Scene {
     /// Runs the words of a line on host A.
     pub fn join(&self, words: &[String]) -> Output {
         self.run(Host::A, &words.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// Starts a command without systemd, with a log that is named after its first two letters.
+    fn start(&mut self, host: Host, command: &str) {
+        let log = fs::File::create(self.path(&format!("{host:?}-{}.log", &command[..2]))).expect("a log");
+        let mut program = self.alone(host);
+        program.args(command.split(' ')).stdout(log.try_clone().expect("the log again")).stderr(log);
+        self.running.push(program.spawn().expect("mpt runs"));
+    }
+
+    /// Waits until `mpt enroll` on host B, started without systemd, listens.
+    fn wait_for_enrolment(&self) {
+        let listens = || fs::read_to_string(self.path("B-en.log")).is_ok_and(|log| log.contains("waiting for sites"));
+        self.rig.wait_until("the server waits for sites", |rig| {
+            listens() && rig.mpt(Host::B, &["status"]).status.success()
+        });
     }
 
     /// Returns the files that commands have created on a host.
@@ -254,37 +271,53 @@ fn undo_leaves_the_hosts_as_they_were() {
 #[test]
 fn without_systemd_the_printed_commands_make_the_tunnel() {
     let Some(mut scene) = Scene::build("by-hand") else { return };
-    let start = |scene: &mut Scene, host: Host, output: &Output| {
-        let stderr = text(&output.stderr);
-        let commands: Vec<_> =
-            stderr.lines().filter_map(|line| line.strip_prefix("  mpt ")).map(str::to_owned).collect();
-        for command in &commands {
-            let log = fs::File::create(scene.path(&format!("{host:?}-{}.log", &command[..2]))).expect("a log");
-            let mut program = scene.alone(host);
-            program.args(command.split(' ')).stdout(log.try_clone().expect("the log again")).stderr(log);
-            scene.running.push(program.spawn().expect("mpt runs"));
-        }
-        commands.len()
-    };
     let set_up = scene.run_alone(Host::B, &["setup", "server", "--address", "192.168.11.2", "--no-masquerade"]);
     let line = words(&set_up);
-    assert_eq!(start(&mut scene, Host::B, &set_up), 2, "{}", text(&set_up.stderr));
-    scene.rig.wait_until("the server waits for sites", |_| {
-        fs::read_to_string(scene.path("B-en.log")).is_ok_and(|log| log.contains("waiting for sites"))
-    });
-    let words: Vec<&str> = line.iter().map(String::as_str).collect();
-    let joined = scene.run_alone(Host::A, &words);
+    let commands = printed_commands(&set_up);
+    assert_eq!(commands.len(), 2, "{}", text(&set_up.stderr));
+    commands.iter().for_each(|command| scene.start(Host::B, command));
+    scene.wait_for_enrolment();
+    let joined = scene.run_alone(Host::A, &line.iter().map(String::as_str).collect::<Vec<_>>());
     assert!(joined.status.success(), "{}", text(&joined.stderr));
-    assert_eq!(start(&mut scene, Host::A, &joined), 1, "{}", text(&joined.stderr));
+    let commands = printed_commands(&joined);
+    assert_eq!(commands.len(), 1, "{}", text(&joined.stderr));
+    scene.start(Host::A, &commands[0]);
     scene.rig.wait_until("the server answers", |rig| rig.ping(Host::A, &[], "10.77.0.1".parse().expect("an address")));
-    let again = scene.run_alone(Host::B, &["enroll"]);
-    assert_fails(&again, &["runs already"]);
+    assert_fails(&scene.run_alone(Host::B, &["enroll"]), &["runs already"]);
 
     assert!(scene.run_alone(Host::B, &["setup", "undo"]).status.success(), "it ends the tunnel and the enrolment");
     assert!(scene.run_alone(Host::A, &["setup", "undo"]).status.success());
     for mut process in std::mem::take(&mut scene.running) {
         assert!(process.wait().expect("it ends").success());
     }
+}
+
+fn printed_commands(output: &Output) -> Vec<String> {
+    text(&output.stderr).lines().filter_map(|line| line.strip_prefix("  mpt ")).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_capabilities_and_the_filter_of_the_unit_suffice_for_the_enrolment() {
+    let Some(mut scene) = Scene::build("enroll-unit") else { return };
+    let set_up = scene.run_alone(Host::B, &["setup", "server", "--address", "192.168.11.2", "--no-masquerade"]);
+    let line = words(&set_up);
+    scene.start(Host::B, &printed_commands(&set_up)[0]);
+    let unit = Unit::enrolment();
+    let names = unit.values("CapabilityBoundingSet=");
+    let bounding: String =
+        names.iter().map(|name| format!(",+{}", name.trim_start_matches("CAP_").to_lowercase())).collect();
+    let mut command = scene.rig.hosts.b.command("unshare");
+    let hidden = "mount -t proc -o subset=pid,hidepid=invisible proc /proc; exec \"$@\"";
+    command.args(["--mount", "sh", "-ec", hidden, "sh", "setpriv", "--no-new-privs"]);
+    command.arg(format!("--bounding-set=-all{bounding}"));
+    let log = fs::File::create(scene.path("B-en.log")).expect("a log");
+    scene.environment(Host::B, &mut command).stdout(log.try_clone().expect("the log again")).stderr(log);
+    unit.run_filtered(&mut command, scene.rig.folder.path(), [crate::rig::program(), "enroll".into(), "mpt0".into()]);
+    scene.running.push(command.spawn().expect("mpt enroll"));
+    scene.wait_for_enrolment();
+    let joined = scene.run_alone(Host::A, &line.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(joined.status.success(), "{}", text(&joined.stderr));
+    assert_eq!(scene.rig.status(Host::B)["peers"][0]["name"], "site1");
 }
 
 #[test]

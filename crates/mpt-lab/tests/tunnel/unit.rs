@@ -21,6 +21,10 @@ impl Unit {
         Self(Self::plain().0 + include_str!("../../../../packaging/systemd/low-port.conf"))
     }
 
+    pub fn enrolment() -> Self {
+        Self(include_str!("../../../../packaging/systemd/mpt-enroll@.service").to_owned())
+    }
+
     /// Returns the values of all lines that begin with `key`.
     pub fn values(&self, key: &str) -> Vec<&str> {
         self.0.lines().filter_map(|line| line.strip_prefix(key)).flat_map(|values| values.split(' ')).collect()

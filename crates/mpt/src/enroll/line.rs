@@ -59,7 +59,7 @@ impl FromStr for Line {
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let addresses: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
-        let [key, token] = [self.key.as_bytes(), self.token.as_bytes()].map(|bytes| encode(bytes));
+        let [key, token] = [self.key.as_bytes(), self.token.as_bytes()].map(encode);
         write!(f, "{VERSION}/{}/{}/{}/{}", addresses.join(","), self.port, *key, *token)
     }
 }
