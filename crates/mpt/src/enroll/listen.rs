@@ -108,7 +108,7 @@ struct Connection {
     message: Zeroizing<Vec<u8>>,
 }
 
-/// What to do with a connection.
+/// The next step for a connection.
 enum Progress {
     Wait,
     Close,

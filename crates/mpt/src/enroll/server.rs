@@ -1,4 +1,4 @@
-//! `mpt setup server`: keys, a pool of inner addresses, the configuration, the service, and the line for the first site.
+//! `mpt setup server`: keys, a pool of inner addresses, configuration, service, and the line for the first site.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

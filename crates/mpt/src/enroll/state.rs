@@ -17,14 +17,14 @@ use super::Name;
 use crate::Failure;
 use crate::secrets;
 
-/// The folder with what root knows about one tunnel. Only root may read it.
+/// The folder with the records of one tunnel. Only root may read it.
 #[derive(Clone, Debug)]
 pub struct StateFolder {
     pub name: Name,
     path: PathBuf,
 }
 
-/// What a server needs to admit sites.
+/// The settings of a server that admits sites.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ServerState {
     /// The addresses that lines contain.
@@ -155,7 +155,7 @@ pub fn peer_file(tunnel: &Name, peer: &Name) -> PathBuf {
     config_folder().join(peer_folder(tunnel)).join(format!("{peer}.toml"))
 }
 
-/// Who may read a file beside its owner.
+/// Readers of a file beside its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readers {
     /// Nobody.

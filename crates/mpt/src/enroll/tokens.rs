@@ -38,7 +38,7 @@ pub struct Used {
     pub addresses: Vec<IpNet>,
 }
 
-/// What a record permits a site.
+/// A right that a record gives a site.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Right {
     /// To become a peer.
