@@ -173,7 +173,8 @@ enable|start)
     until "$MPT" status "$name" > /dev/null 2>&1 && [ "${unit%%@*}" = mpt ] || grep -q waiting "$log"; do
         runs || { echo "Job for $unit failed." >&2; exit 1; }
         sleep 0.02
-    done ;;
+    done
+    sed -n 's/^ExecStartPost=-+//p' "/etc/systemd/system/$unit.d/"*.conf 2>/dev/null | sh ;;
 disable)
     runs && kill "$(cat "$pid")"
     while runs; do sleep 0.02; done
@@ -320,16 +321,25 @@ fn the_capabilities_and_the_filter_of_the_unit_suffice_for_the_enrolment() {
     assert_eq!(scene.rig.status(Host::B)["peers"][0]["name"], "site1");
 }
 
+/// The folder in `/run` shows that systemd-resolved runs.
 #[test]
-fn a_site_reaches_the_internet_through_the_server_with_a_flag() {
+fn a_site_reaches_the_internet_and_the_name_servers_through_the_server_with_a_flag() {
     let Some(scene) = Scene::build("join-internet") else { return };
     let _far = crate::internet::internet(&scene.rig);
-    let line = scene.set_up(&[]);
-    let joined = scene.join(&[&line[..], &["--default-route".to_owned()]].concat());
+    let line = scene.set_up(&["--dns", "198.51.100.53,2001:db8:99::53"]);
+    let words: Vec<&str> = line.iter().map(String::as_str).collect();
+    let resolvectl = scene.path("resolvectl");
+    fs::write(&resolvectl, "#!/bin/sh\necho \"$*\" >> \"$FOLDER/name-servers\"\n").expect("a program");
+    fs::set_permissions(&resolvectl, fs::Permissions::from_mode(0o755)).expect("its mode");
+    let joined = scene.run_after(Host::A, "mkdir /run/systemd/resolve", &[&words[..], &["--default-route"]].concat());
     assert!(joined.status.success(), "{}", text(&joined.stderr));
     for far in crate::internet::FAR {
         scene.rig.wait_until("the Internet answers", |rig| crate::internet::reaches(rig, far));
     }
     let route = scene.rig.hosts.a.sh("ip route get 198.51.100.2").expect("a route");
     assert!(route.contains("dev mpt0"), "{route}");
+    let name_servers = fs::read_to_string(scene.path("name-servers")).expect("calls");
+    assert_eq!(name_servers, "dns mpt0 198.51.100.53 2001:db8:99::53\ndomain mpt0 ~.\n");
+    assert!(scene.run(Host::A, &["setup", "undo"]).status.success());
+    assert_eq!(scene.files(Host::A), [""; 0]);
 }

@@ -1,9 +1,10 @@
 //! This host: what it has, what it lacks, which addresses it uses, and its service manager.
 
+use std::env;
 use std::fs;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use ipnet::IpNet;
@@ -82,6 +83,17 @@ pub fn tunnel_unit(name: &Name) -> String {
 /// Returns the unit of the enrolment at a server.
 pub fn enroll_unit(name: &Name) -> String {
     format!("mpt-enroll@{name}.service")
+}
+
+/// Returns the folder of the administrator's drop-ins for the unit of a tunnel.
+pub fn drop_in_folder(name: &Name) -> PathBuf {
+    Path::new("/etc/systemd/system").join(format!("{}.d", tunnel_unit(name)))
+}
+
+/// Returns the program that sets the name servers of an interface, if systemd-resolved runs.
+pub fn resolvectl() -> Option<PathBuf> {
+    let folders = env::var_os("PATH").filter(|_| Path::new("/run/systemd/resolve").is_dir())?;
+    env::split_paths(&folders).map(|folder| folder.join("resolvectl")).find(|program| program.is_file())
 }
 
 /// Fails if there is no TUN device.

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -180,10 +181,34 @@ fn apply(
     config::parse(&file, &text).map_err(|problems| first(problems, "the server sent an invalid configuration"))?;
     manifest.folder(&state::config_folder(), Readers::Tunnels)?;
     manifest.file(&file, &text, Readers::Tunnels)?;
-    match systemd {
-        Some(systemd) => manifest.unit(systemd, host::tunnel_unit(&join.name)),
-        None => Ok(()),
+    let Some(systemd) = systemd else { return Ok(()) };
+    if let Some(resolvectl) = join.resolvectl(joined) {
+        let folder = host::drop_in_folder(&join.name);
+        manifest.folder(&folder, Readers::All)?;
+        let text = name_servers(&join.name, joined, &resolvectl);
+        manifest.file(&folder.join("name-servers.conf"), &text, Readers::All)?;
     }
+    manifest.unit(systemd, host::tunnel_unit(&join.name))
+}
+
+impl Join {
+    /// Returns the program that sets name servers, if those of the tunnel are to answer for this host: with all its
+    /// traffic there, queries to others leave there as well, and may get no answer.
+    fn resolvectl(&self, joined: &Joined) -> Option<PathBuf> {
+        let needed = self.default_route && !joined.dns.is_empty();
+        needed.then(host::resolvectl).flatten()
+    }
+}
+
+/// Returns a drop-in that passes name servers to systemd-resolved for all names. It forgets them with the interface. The
+/// tunnel itself may not change them, so the command runs with the rights of root ("+"), and may fail ("-").
+fn name_servers(name: &Name, joined: &Joined, resolvectl: &Path) -> String {
+    let servers: Vec<_> = joined.dns.iter().map(ToString::to_string).collect();
+    let (resolvectl, servers) = (resolvectl.display(), servers.join(" "));
+    format!(
+        "# By mpt join; mpt setup undo {name} removes it.\n[Service]\n\
+         ExecStartPost=-+{resolvectl} dns {name} {servers}\nExecStartPost=-+{resolvectl} domain {name} ~.\n"
+    )
 }
 
 /// Returns the configuration. Text of the server gets into it as a parsed key, address or number only.
@@ -224,7 +249,11 @@ fn report(join: &Join, joined: &Joined, systemd: Option<&Systemd>) -> Result<(),
     crate::cli::print(format_args!("{}: {}\n", join.name, addresses.join(", ")))?;
     if !joined.dns.is_empty() {
         let servers: Vec<_> = joined.dns.iter().map(ToString::to_string).collect();
-        eprintln!("the server offers the name servers {}; MPT does not change yours", servers.join(", "));
+        let used = match systemd.is_some() && join.resolvectl(joined).is_some() {
+            true => "systemd-resolved uses them",
+            false => "yours stay: only with --default-route and systemd-resolved are they changed",
+        };
+        eprintln!("name servers of the server: {}; {used}", servers.join(", "));
     }
     start_by_hand(systemd, &join.name, false);
     if systemd.is_some() || admit::is_running(&join.name) { wait_for_path(&join.name) } else { Ok(()) }
@@ -262,8 +291,6 @@ const BETWEEN: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     fn text(default_route: bool, public_key: &str) -> Zeroizing<String> {

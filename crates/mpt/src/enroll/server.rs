@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
@@ -185,7 +184,7 @@ impl Server {
 
     /// Writes drop-ins for what the unit does not permit by itself.
     fn drop_ins(&self, manifest: &mut Manifest<'_>) -> Result<(), Failure> {
-        let folder = Path::new(UNITS).join(format!("{}.d", host::tunnel_unit(&self.name)));
+        let folder = host::drop_in_folder(&self.name);
         let needed = [(!self.no_masquerade, "gateway.conf", GATEWAY), (self.port < 1024, "low-port.conf", LOW_PORT)];
         for (_, name, text) in needed.iter().filter(|(needed, ..)| *needed) {
             manifest.folder(&folder, Readers::All)?;
@@ -286,8 +285,6 @@ pub fn spoken(time: Duration) -> String {
     format!("{} {unit}", seconds / size)
 }
 
-/// Drop-ins of the administrator.
-const UNITS: &str = "/etc/systemd/system";
 const LONGEST_S: u64 = 30 * 86_400;
 const GATEWAY: &str = include_str!("../../../../packaging/systemd/gateway.conf");
 const LOW_PORT: &str = include_str!("../../../../packaging/systemd/low-port.conf");
