@@ -261,7 +261,7 @@ fn undo_leaves_the_hosts_as_they_were() {
     scene.rig.wait_until("nothing runs or listens", |_| [Host::A, Host::B].map(state) == before);
     assert_fails(&scene.run(Host::B, &["setup", "undo"]), &["has set up mpt0"]);
     let calls = fs::read_to_string(scene.path("calls-B")).expect("calls");
-    assert!(calls.contains("disable --quiet --now mpt@mpt0.service"), "{calls}");
+    assert!(calls.contains("disable --now mpt@mpt0.service"), "{calls}");
 
     fs::remove_file(foreign).expect("removed");
     let line = scene.set_up(&[]);

@@ -140,6 +140,8 @@ fn a_host_that_lacks_something_is_not_changed() {
     };
     fails(Host::B, "mount --bind /dev/null /usr/sbin/nft", &setup, &["no program nft", "--no-masquerade"]);
     fails(Host::B, "mount -t tmpfs none /dev/net", &setup, &["no /dev/net/tun"]);
+    let failed = ["Job for mpt@mpt0.service failed", "nothing was changed", "journalctl -u mpt@mpt0"];
+    fails(Host::B, "export MPT=/bin/false", &setup, &failed);
     fails(Host::B, "", &["setup", "server"], &["no route to the Internet", "--address"]);
     fails(Host::B, "", &[&setup[..], &["--network", "192.168.11.128/25"]].concat(), &["overlaps with 192.168.11.2/24"]);
     fails(Host::B, "", &[&setup[..], &["--network", "10.9.0.1/32"]].concat(), &["no room"]);

@@ -35,7 +35,7 @@ impl Systemd {
     /// `systemctl` fails.
     pub fn enable(&self, unit: &str) -> Result<(), Failure> {
         self.reload()?;
-        systemctl(&["enable", "--quiet", "--now", unit], unit)
+        systemctl(&["enable", "--now", unit], unit)
     }
 
     /// Starts a unit, unless it is running; returns when it is ready.
@@ -59,7 +59,7 @@ impl Systemd {
     /// # Errors
     /// `systemctl` fails.
     pub fn disable(&self, unit: &str) -> Result<(), Failure> {
-        systemctl(&["disable", "--quiet", "--now", unit], unit)
+        systemctl(&["disable", "--now", unit], unit)
     }
 }
 
@@ -71,7 +71,8 @@ fn systemctl(arguments: &[&str], unit: &str) -> Result<(), Failure> {
         return Ok(());
     }
     let error = String::from_utf8_lossy(&output.stderr);
-    let first = error.lines().next().unwrap_or_default();
+    // The first lines may be about links that were created.
+    let first = error.lines().find(|line| line.contains("ail")).or(error.lines().last()).unwrap_or("no reason given");
     Err(Failure::new(format!("systemctl {words} failed: {first}")).hint(format!("journalctl -u {unit}")))
 }
 

@@ -200,8 +200,8 @@ impl Join {
     }
 }
 
-/// Returns a drop-in that passes name servers to systemd-resolved for all names. It forgets them with the interface. The
-/// tunnel itself may not change them, so the command runs with the rights of root ("+"), and may fail ("-").
+/// Returns a drop-in that passes name servers to systemd-resolved for all names. It forgets them with the interface.
+/// The tunnel itself may not change them, so the command runs with the rights of root ("+"), and may fail ("-").
 fn name_servers(name: &Name, joined: &Joined, resolvectl: &Path) -> String {
     let servers: Vec<_> = joined.dns.iter().map(ToString::to_string).collect();
     let (resolvectl, servers) = (resolvectl.display(), servers.join(" "));
