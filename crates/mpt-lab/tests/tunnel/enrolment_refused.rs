@@ -73,13 +73,13 @@ fn a_token_is_for_one_site_and_its_answer_is_repeated_for_that_site() {
 #[test]
 fn an_expired_or_revoked_or_foreign_line_is_refused() {
     let Some(scene) = Scene::build("expired") else { return };
-    let first = scene.set_up(&["--expires", "1s"]);
-    // Another line keeps the enrolment running.
-    let second = words(&scene.run(Host::B, &["peer", "add"]));
+    // This line keeps the enrolment running.
+    let second = scene.set_up(&[]);
+    let first = words(&scene.run(Host::B, &["peer", "add", "short", "--expires", "1s"]));
     let shown = |name: &str| text(&scene.run(Host::B, &["peer", "show", name]).stdout);
-    scene.rig.wait_until("the line expires", |_| shown("site1").contains("expired"));
+    scene.rig.wait_until("the line expires", |_| shown("short").contains("expired"));
     assert_fails(&scene.join(&first), &["has expired", "mpt peer add"]);
-    assert!(shown("site2").contains("valid for 60 min"), "{}", shown("site2"));
+    assert!(shown("site1").contains("valid for 60 min"), "{}", shown("site1"));
 
     let third = words(&scene.run(Host::B, &["peer", "add", "van"]));
     assert!(scene.run(Host::B, &["peer", "remove", "van"]).status.success());
