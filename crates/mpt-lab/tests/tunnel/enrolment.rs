@@ -234,7 +234,9 @@ fn peers_are_added_shown_and_removed_at_once() {
     // The site joins again with another line.
     assert!(scene.run(Host::A, &["setup", "undo"]).status.success());
     let line = words(&scene.run(Host::B, &["peer", "add"]));
-    assert!(scene.join(&line).status.success());
+    fs::write(scene.path("line"), format!("mpt {}\n", line.join(" "))).expect("a file");
+    let joined = scene.run_after(Host::A, "exec < $FOLDER/line", &["join", "-"]);
+    assert!(joined.status.success(), "from stdin: {}", text(&joined.stderr));
     scene.rig.wait_until("the server answers", reaches);
     assert_eq!(names(), ["site1"]);
 }

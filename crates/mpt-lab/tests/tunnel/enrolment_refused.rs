@@ -217,3 +217,15 @@ fn a_disk_that_is_full_at_any_step_of_the_setup_leaves_nothing_behind() {
     }
     panic!("the setup never succeeds");
 }
+
+#[test]
+fn of_two_commands_at_the_same_time_one_succeeds_and_the_other_changes_nothing() {
+    let Some(scene) = Scene::build("twice") else { return };
+    let setup = ["setup", "server", "--address", "192.168.11.2"];
+    let outputs = std::thread::scope(|scope| {
+        [0; 2].map(|_| scope.spawn(|| scene.run(Host::B, &setup))).map(|thread| thread.join().expect("it runs"))
+    });
+    let lines: Vec<_> = outputs.iter().filter(|output| output.status.success()).map(words).collect();
+    assert_eq!(lines.len(), 1, "{}", outputs.map(|output| text(&output.stderr)).concat());
+    assert!(scene.join(&lines[0]).status.success());
+}

@@ -26,8 +26,8 @@ use super::state::{self, Readers, ServerState, StateFolder, cannot};
 use super::tokens::{self, Record, Right, Used};
 use super::{Name, pool, server};
 use crate::Failure;
+use crate::config;
 use crate::config::model::File;
-use crate::config::{self};
 use crate::control::{Client, Lock, Request, RunDir};
 use crate::daemon::service::Service;
 

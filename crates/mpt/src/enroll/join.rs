@@ -58,6 +58,8 @@ pub fn run(join: &Join) -> Result<(), Failure> {
     host::check_tun()?;
     state.create()?;
     let lock = state.lock()?;
+    // Another command may have held the lock.
+    check_unused(&state)?;
     let key = own_key(&state, &line)?;
     let joined = match request(&line, &key)? {
         Answer::Joined(joined) => joined.usable(host::has_ipv6()),

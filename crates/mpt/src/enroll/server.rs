@@ -92,6 +92,8 @@ pub fn check_unused(state: &StateFolder) -> Result<(), Failure> {
 
 fn apply(server: &Server, state: &StateFolder, addresses: Vec<IpAddr>, networks: &[IpNet]) -> Result<Line, Failure> {
     let _lock = state.lock()?;
+    // Another command may have held the lock.
+    check_unused(state)?;
     undo::or_roll_back(state, || {
         let key = new_key()?.secret_base64();
         state.write(SERVER, &ServerState { addresses, port: server.port, key, dns: server.dns.clone() })?;
