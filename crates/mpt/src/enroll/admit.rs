@@ -44,12 +44,15 @@ pub fn run(name: &Name) -> Result<(), Failure> {
         Failure::new(format!("mpt enroll {name} runs already"))
             .hint("it admits the sites of all lines; nothing is left to do")
     })?;
-    let watch = Watch::open(&state)?;
+    let (watch, service) = (Watch::open(&state)?, Service::from_env());
     if last_end(&state)?.is_none() {
-        return Err(Failure::new(format!("no site of {name} has an unused line")).hint("mpt peer add prints one"));
+        // As at most boots of a server.
+        service.ready();
+        eprintln!("{name}: no site has an unused line; mpt peer add prints one");
+        return Ok(());
     }
     let mut listener = Listener::start(&state, &server)?;
-    Service::from_env().ready();
+    service.ready();
     eprintln!("{name}: waiting for sites on TCP port {}", server.port);
     while let Some(end) = last_end(&state)? {
         match wait(&listener, &watch, end) {

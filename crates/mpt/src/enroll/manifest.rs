@@ -26,7 +26,7 @@ pub enum Step {
     File(PathBuf),
     /// A folder. It is removed only if it is empty.
     Folder(PathBuf),
-    /// A unit of systemd that was started, and perhaps enabled.
+    /// A unit of systemd that was enabled and started.
     Unit(String),
 }
 
@@ -74,15 +74,6 @@ impl<'s> Manifest<'s> {
     pub fn unit(&mut self, systemd: &Systemd, unit: String) -> Result<(), Failure> {
         self.record(Step::Unit(unit.clone()))?;
         systemd.enable(&unit)
-    }
-
-    /// Starts a unit that is not enabled.
-    ///
-    /// # Errors
-    /// `systemctl` fails.
-    pub fn started(&mut self, systemd: &Systemd, unit: String) -> Result<(), Failure> {
-        self.record(Step::Unit(unit.clone()))?;
-        systemd.start(&unit)
     }
 
     /// Removes a step from the record.

@@ -108,7 +108,7 @@ fn apply(server: &Server, state: &StateFolder, addresses: Vec<IpAddr>, networks:
         if let Some(systemd) = Systemd::find() {
             server.drop_ins(&mut manifest)?;
             manifest.unit(&systemd, host::tunnel_unit(&server.name))?;
-            manifest.started(&systemd, host::enroll_unit(&server.name))?;
+            manifest.unit(&systemd, host::enroll_unit(&server.name))?;
         }
         Ok(line)
     })
