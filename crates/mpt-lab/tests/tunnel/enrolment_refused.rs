@@ -9,8 +9,9 @@ use mpt_proto::crypto::{
 };
 use std::{
     fs,
-    io::{ErrorKind, Read as _, Write as _},
+    io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _},
     net::TcpStream,
+    process::Stdio,
 };
 
 /// Sends a message to the enrolment of host B from host A, and returns what comes back until the end.
@@ -228,4 +229,32 @@ fn of_two_commands_at_the_same_time_one_succeeds_and_the_other_changes_nothing()
     let lines: Vec<_> = outputs.iter().filter(|output| output.status.success()).map(words).collect();
     assert_eq!(lines.len(), 1, "{}", outputs.map(|output| text(&output.stderr)).concat());
     assert!(scene.join(&lines[0]).status.success());
+}
+
+#[test]
+fn public_addresses_need_the_default_route() {
+    let Some(scene) = Scene::build("public") else { return };
+    let line = scene.set_up(&["--network", "198.51.100.0/24"]);
+    assert_fails(&scene.join(&line), &["198.51.100.0/24 has public addresses", "--default-route"]);
+    let joined = scene.join(&[&line[..], &["--default-route".to_owned()]].concat());
+    assert!(joined.status.success(), "{}", text(&joined.stderr));
+}
+
+#[test]
+fn the_enrolment_ends_with_the_last_line() {
+    let Some(scene) = Scene::build("last-line") else { return };
+    words(&scene.run_alone(Host::B, &["setup", "server", "--address", "192.168.11.2", "--no-masquerade"]));
+    let mut enrolment = scene.alone(Host::B).arg("enroll").stderr(Stdio::piped()).spawn().expect("mpt enroll");
+    let mut lines = BufReader::new(enrolment.stderr.take().expect("stderr")).lines().map_while(Result::ok);
+    assert!(lines.next().is_some_and(|line| line.contains("waiting for sites")));
+    words(&scene.run_alone(Host::B, &["peer", "add", "van"]));
+    for name in ["site1", "van"] {
+        assert!(enrolment.try_wait().expect("a process").is_none(), "{name} has a line");
+        assert!(scene.run_alone(Host::B, &["peer", "remove", name]).status.success());
+    }
+    assert!(enrolment.wait().expect("it ends").success());
+    assert!(lines.any(|line| line.contains("no line is left")));
+    let idle = scene.run_alone(Host::B, &["enroll"]);
+    assert!(idle.status.success() && text(&idle.stderr).contains("mpt peer add"), "{}", text(&idle.stderr));
+    assert!(scene.run_alone(Host::B, &["setup", "undo"]).status.success());
 }
