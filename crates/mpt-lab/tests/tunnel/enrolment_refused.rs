@@ -10,7 +10,7 @@ use mpt_proto::crypto::{
 use std::{
     fs,
     io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
     process::Stdio,
 };
 
@@ -257,4 +257,28 @@ fn the_enrolment_ends_with_the_last_line() {
     let idle = scene.run_alone(Host::B, &["enroll"]);
     assert!(idle.status.success() && text(&idle.stderr).contains("mpt peer add"), "{}", text(&idle.stderr));
     assert!(scene.run_alone(Host::B, &["setup", "undo"]).status.success());
+}
+
+#[test]
+fn an_answer_of_another_program_is_refused() {
+    let Some(scene) = Scene::build("another-program") else { return };
+    let key = "B".repeat(42) + "A";
+    let line = format!("mpt1/192.168.11.2/4754/{key}/{key}");
+    let join = ["join".to_owned(), line];
+    for (answer, expected) in
+        [(&b""[..], "without an answer"), (&[7; 500], "not authentic"), (&[7; 9_000], "not authentic")]
+    {
+        let listener =
+            scene.rig.hosts.b.enter(|| TcpListener::bind("192.168.11.2:4754")).expect("host B").expect("a port");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut stream, _) = listener.accept().expect("a connection");
+                stream.read_exact(&mut [0; 128]).expect("a request");
+                // The site may have closed the connection.
+                let _ = stream.write_all(answer);
+            });
+            assert_fails(&scene.join(&join), &[expected, "the line is not of this server"]);
+        });
+    }
+    assert!(!scene.files(Host::A).iter().any(|file| file.ends_with(".toml")));
 }

@@ -108,47 +108,61 @@ fn own_key(state: &StateFolder, line: &Line) -> Result<KeyPair, Failure> {
 
 /// Sends the request to the first address that accepts it.
 fn request(line: &Line, own: &KeyPair) -> Result<Answer, Failure> {
-    let mut failures = Vec::new();
+    let (mut failures, mut is_foreign) = (Vec::new(), false);
     for server in line.servers() {
         eprintln!("connecting to {server} ...");
         match exchange(line, own, server) {
-            Ok(Some(answer)) => return Ok(answer),
-            Ok(None) => {
-                let failure = Failure::new(format!("{server} closed the connection without an answer"));
-                return Err(failure.hint("the line is not of this server, or damaged: copy it again"));
+            Ok(answer) => return Ok(answer),
+            Err(error) => {
+                is_foreign |= error.kind() == io::ErrorKind::InvalidData;
+                failures.push(format!("{server}: {error}"));
             }
-            Err(error) => failures.push(format!("{server}: {error}")),
         }
     }
-    let failure = Failure::new(format!("no answer of the server: {}", failures.join("; ")));
-    Err(failure.hint(format!(
-        "on the server, TCP port {} must be open and mpt enroll running, which ends when no line is valid: mpt peer add",
-        line.port
-    )))
+    let port = line.port;
+    let hint = match is_foreign {
+        true => "the line is not of this server, or damaged: copy it again".to_owned(),
+        false => format!(
+            "on the server, TCP port {port} must be open and mpt enroll running, which ends when no line is valid: mpt peer add"
+        ),
+    };
+    Err(Failure::new(format!("no answer of the server: {}", failures.join("; "))).hint(hint))
 }
 
-/// Returns the answer; `None` if the server closed the connection.
-fn exchange(line: &Line, own: &KeyPair, server: SocketAddr) -> io::Result<Option<Answer>> {
+/// Returns the answer. The error is [`io::ErrorKind::InvalidData`] if something else than our server answers.
+fn exchange(line: &Line, own: &KeyPair, server: SocketAddr) -> io::Result<Answer> {
+    let foreign = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
     let mut stream = TcpStream::connect_timeout(&server, CONNECT)?;
-    stream.set_read_timeout(Some(ANSWER))?;
     let ephemeral = random::<32>().map_err(|failure| io::Error::other(failure.what))?;
     let (pending, message) = PendingRequest::write(own, &line.key, *ephemeral, &line.token);
     stream.write_all(&message)?;
-    let mut answer = Vec::new();
-    match stream.take(MAX_LEN as u64).read_to_end(&mut answer) {
-        Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
-        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-            return Err(io::Error::other(format!("connected, and no answer within {} s", ANSWER.as_secs())));
-        }
-        Err(error) => return Err(error),
-    }
+    let answer = read_to_end(&mut stream, Instant::now() + ANSWER)?;
     if answer.is_empty() {
-        return Ok(None);
+        return Err(foreign("it closed the connection without an answer"));
     }
-    let plain = pending.open(own, &answer).map_err(|_| io::Error::other("the answer is not authentic"))?;
-    let parsed = serde_json::from_slice(&plain);
-    parsed.map(Some).map_err(|_| io::Error::other("the answer is of another version of mpt"))
+    let plain = pending.open(own, &answer).map_err(|_| foreign("the answer is not authentic"))?;
+    serde_json::from_slice(&plain).map_err(|_| io::Error::other("the answer is of another version of mpt"))
+}
+
+/// Reads until the server closes the connection, and at most [`MAX_LEN`] bytes. A reset is an end as well.
+fn read_to_end(stream: &mut TcpStream, deadline: Instant) -> io::Result<Vec<u8>> {
+    let (mut answer, mut length) = (vec![0; MAX_LEN], 0);
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut answer[length..]) {
+            Ok(0) => break,
+            Ok(read) => length += read,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                return Err(io::Error::other(format!("connected, and no answer within {} s", ANSWER.as_secs())));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    answer.truncate(length);
+    Ok(answer)
 }
 
 /// Fails if this host has a network of the tunnel already, or if a network would take traffic to the Internet without

@@ -47,10 +47,14 @@ impl FromStr for Line {
         let part = |what: &str, text: &str| {
             decode(text).ok_or_else(|| format!("the {what} in the line is damaged; copy the whole line"))
         };
+        let key = PublicKey::from_bytes(*part("key", key)?);
+        if key.is_low_order() {
+            return Err("the key in the line is no valid key: everybody could read the request".to_owned());
+        }
         Ok(Self {
             addresses: addresses.map_err(|_| "an address in the line is damaged; copy the whole line")?,
             port: port.parse().ok().filter(|port| *port > 0).ok_or("the port in the line is damaged")?,
-            key: PublicKey::from_bytes(*part("key", key)?),
+            key,
             token: Token::from_bytes(*part("token", token)?),
         })
     }
@@ -108,6 +112,8 @@ mod tests {
             let error = wrong.parse::<Line>().map(|_| ()).unwrap_err();
             assert!(!error.contains("____"), "{wrong}: {error}");
         }
+        let zero = text.replacen(&Base64UrlUnpadded::encode_string(&[0xfb; 32]), &"A".repeat(43), 1);
+        assert!(zero.parse::<Line>().map(|_| ()).unwrap_err().contains("no valid key"));
         let newer = text.replace("mpt1", "mpt2").parse::<Line>().map(|_| ()).unwrap_err();
         assert!(newer.contains("version"), "{newer}");
     }

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use super::Name;
 use super::host::Systemd;
 use super::manifest::{Manifest, Step};
-use super::state::{SERVER, StateFolder, cannot, require_root};
+use super::state::{SERVER, StateFolder, cannot, config_file, require_root};
 use crate::Failure;
 use crate::control::{Client, RunDir};
 
@@ -29,7 +29,7 @@ pub fn run(name: &Name) -> Result<(), Failure> {
     eprintln!("removed {}", state.path().display());
     Systemd::find().map_or(Ok(()), |systemd| systemd.reload())?;
     if !is_server {
-        eprintln!("the server still has this site as a peer; there, mpt peer remove ends that");
+        eprintln!("the server may still have this site as a peer; there, mpt peer remove ends that");
     }
     Ok(())
 }
@@ -55,8 +55,8 @@ fn roll_back(state: &StateFolder, mut report: impl FnMut(String)) -> Result<(), 
     let (units, files): (Vec<_>, Vec<_>) =
         manifest.steps().iter().rev().cloned().partition(|step| matches!(step, Step::Unit(_)));
     let mut all: Vec<_> = units.into_iter().map(Some).collect();
-    // Between the units and the files, so that a tunnel that systemd did not start ends as well.
-    all.push(None);
+    // Between the units and the files, so that a tunnel of ours that systemd did not start ends as well.
+    all.extend(files.contains(&Step::File(config_file(&state.name))).then_some(None));
     for step in all.into_iter().chain(files.into_iter().map(Some)) {
         let undone = match &step {
             None => take_down(&state.name),
