@@ -49,9 +49,14 @@ impl<'s> Manifest<'s> {
     /// # Errors
     /// It exists, or the system's error.
     pub fn file(&mut self, path: &Path, text: &str, readers: Readers) -> Result<(), Failure> {
+        // An undo after a crash would remove the file of another program.
+        if path.symlink_metadata().is_ok() {
+            return Err(state::cannot("create", path, &ErrorKind::AlreadyExists.into()));
+        }
         let step = Step::File(path.to_owned());
         self.record(step.clone())?;
-        state::write_new(path, text, readers).inspect_err(|_| self.forget_quietly(&step))
+        // The cause of the failure, such as a full disk, may prevent this too.
+        state::write_new(path, text, readers).inspect_err(|_| drop(self.forget(&step)))
     }
 
     /// Creates a folder if it does not exist.
@@ -64,7 +69,7 @@ impl<'s> Manifest<'s> {
         }
         let step = Step::Folder(path.to_owned());
         self.record(step.clone())?;
-        state::new_folder(path, readers).inspect_err(|_| self.forget_quietly(&step))
+        state::new_folder(path, readers).inspect_err(|_| drop(self.forget(&step)))
     }
 
     /// Enables and starts a unit.
@@ -101,12 +106,6 @@ impl<'s> Manifest<'s> {
         self.steps.retain(|known| *known != step);
         self.steps.push(step);
         self.state.write(FILE, &self.steps)
-    }
-
-    /// A step that remains although it failed would remove the file of another program at an undo. The cause of the
-    /// failure, such as a full disk, may prevent that; then the file is one that a name of ours was chosen for.
-    fn forget_quietly(&mut self, step: &Step) {
-        let _ = self.forget(step);
     }
 }
 

@@ -25,7 +25,7 @@ pub struct StateFolder {
 }
 
 /// The settings of a server that admits sites.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 pub struct ServerState {
     /// The addresses that lines contain.
     pub addresses: Vec<IpAddr>,
@@ -125,13 +125,10 @@ impl StateFolder {
     /// # Errors
     /// The system's error; then the old file remains.
     pub fn write(&self, name: &str, value: &impl Serialize) -> Result<(), Failure> {
-        let text =
-            Zeroizing::new(serde_json::to_string_pretty(value).expect("names and numbers can be written as JSON"));
-        let path = self.file(name);
-        let temporary = path.with_extension("new");
-        let _ = fs::remove_file(&temporary);
-        write_new(&temporary, &text, Readers::Root)?;
-        fs::rename(&temporary, &path).map_err(|error| cannot("write", &path, &error))
+        // Large enough: growing would leave an unwiped copy of a key behind.
+        let mut text = Zeroizing::new(Vec::with_capacity(4_096));
+        serde_json::to_writer_pretty(&mut *text, value).expect("names and numbers can be written as JSON");
+        write(&self.file(name), &text, Readers::Root, |part, path| fs::rename(part, path))
     }
 }
 
@@ -186,15 +183,36 @@ impl Readers {
 /// # Errors
 /// It exists, or the system's error.
 pub fn write_new(path: &Path, text: &str, readers: Readers) -> Result<(), Failure> {
-    let (mode, group) = readers.of_file();
-    let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let mut file = opened.map_err(|error| cannot("create", path, &error))?;
-    let written =
-        file.write_all(text.as_bytes()).and_then(|()| give(&file, mode, group)).and_then(|()| file.sync_all());
+    let written = write(path, text.as_bytes(), readers, |part, path| fs::hard_link(part, path));
+    let _ = fs::remove_file(part_of(path));
+    written
+}
+
+/// Writes a file under a hidden name, which no tunnel reads, and then gives it its name: a crash leaves no part of it.
+fn write(
+    path: &Path,
+    text: &[u8],
+    readers: Readers,
+    name: impl FnOnce(&Path, &Path) -> io::Result<()>,
+) -> Result<(), Failure> {
+    let ((mode, group), part) = (readers.of_file(), part_of(path));
+    let _ = fs::remove_file(&part);
+    let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part);
+    let written = opened.and_then(|mut file| {
+        file.write_all(text)?;
+        give(&file, mode, group)?;
+        file.sync_all()?;
+        name(&part, path)
+    });
     written.map_err(|error| {
-        let _ = fs::remove_file(path);
+        let _ = fs::remove_file(&part);
         cannot("write", path, &error)
     })
+}
+
+/// Returns the name of a file while it is written.
+pub fn part_of(path: &Path) -> PathBuf {
+    path.with_file_name(format!(".{}.new", path.file_name().unwrap_or_default().display()))
 }
 
 /// Creates a folder that does not exist yet.
@@ -263,10 +281,13 @@ mod tests {
     fn a_file_is_not_replaced_and_a_failed_one_not_left_behind() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.toml");
+        // A crash left it.
+        fs::write(part_of(&path), "fir").unwrap();
         write_new(&path, "first", Readers::Root).unwrap();
         let refused = write_new(&path, "second", Readers::Root).unwrap_err();
         assert!(refused.what.contains("exists") && refused.hint.is_some(), "{refused}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "first");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 }

@@ -9,9 +9,9 @@ use ipnet::IpNet;
 use mpt_proto::crypto::handshake::enrolment::Token;
 use mpt_proto::crypto::keys::PublicKey;
 use serde::{Deserialize, Serialize};
-use zeroize::Zeroizing;
 
 use super::answer::Refusal;
+use super::server::random;
 use super::state::{StateFolder, TOKENS, cannot};
 use super::{Line, Name};
 use crate::Failure;
@@ -75,10 +75,7 @@ impl Record {
 /// The record cannot be written.
 pub fn issue(state: &StateFolder, peer: &Name, expires: Duration) -> Result<Line, Failure> {
     let server = state.server()?;
-    let mut secret = Zeroizing::new([0; 32]);
-    getrandom::fill(secret.as_mut())
-        .map_err(|error| Failure::new(format!("cannot get random bytes from the system: {error}")))?;
-    let token = Token::from_bytes(*secret);
+    let token = Token::from_bytes(*random()?);
     forget_ended(state)?;
     let record = Record { peer: peer.clone(), expires: now() + expires.as_secs(), used: None };
     state.write(&file(&token.hash()), &record)?;

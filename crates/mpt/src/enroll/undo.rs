@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use super::Name;
 use super::host::Systemd;
 use super::manifest::{Manifest, Step};
-use super::state::{SERVER, StateFolder, cannot, config_file, require_root};
+use super::state::{SERVER, StateFolder, cannot, config_file, part_of, require_root};
 use crate::Failure;
 use crate::control::{Client, RunDir};
 
@@ -21,10 +21,9 @@ pub fn run(name: &Name) -> Result<(), Failure> {
         let failure = Failure::new(format!("neither mpt setup server nor mpt join has set up {name} on this host"));
         return Err(failure.hint("mpt setup undo NAME, with the name of the tunnel"));
     }
-    let lock = state.lock()?;
+    let _lock = state.lock()?;
     let is_server = state.file(SERVER).exists();
     roll_back(&state, |done| eprintln!("{done}"))?;
-    drop(lock);
     state.remove()?;
     eprintln!("removed {}", state.path().display());
     Systemd::find().map_or(Ok(()), |systemd| systemd.reload())?;
@@ -80,11 +79,14 @@ fn roll_back(state: &StateFolder, mut report: impl FnMut(String)) -> Result<(), 
 /// Returns what was done, if anything.
 fn undo(step: &Step) -> Result<Option<String>, Failure> {
     match step {
-        Step::File(path) => match fs::remove_file(path) {
-            Ok(()) => Ok(Some(format!("removed {}", path.display()))),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(cannot("remove", path, &error)),
-        },
+        Step::File(path) => {
+            let _ = fs::remove_file(part_of(path));
+            match fs::remove_file(path) {
+                Ok(()) => Ok(Some(format!("removed {}", path.display()))),
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+                Err(error) => Err(cannot("remove", path, &error)),
+            }
+        }
         Step::Folder(path) => match fs::remove_dir(path) {
             Ok(()) => Ok(Some(format!("removed {}", path.display()))),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
