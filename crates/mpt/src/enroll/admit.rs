@@ -10,6 +10,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use mpt_proto::config::Protocol;
@@ -48,6 +49,7 @@ pub fn run(name: &Name) -> Result<(), Failure> {
     if last_end(&state)?.is_none() {
         // As at most boots of a server.
         service.ready();
+        service.stopping();
         eprintln!("{name}: no site has an unused line; mpt peer add prints one");
         return Ok(());
     }
@@ -60,6 +62,8 @@ pub fn run(name: &Name) -> Result<(), Failure> {
             Event::Other => watch.drain(),
         }
     }
+    // The manager starts the unit again for a line that is made from now on.
+    service.stopping();
     eprintln!("{name}: no line is left that a site may use");
     Ok(())
 }
@@ -110,6 +114,8 @@ impl Watch {
 struct Listener {
     child: Child,
     stream: BufReader<UnixStream>,
+    /// The time of the last log line about a refusal.
+    logged: Option<Instant>,
 }
 
 impl Listener {
@@ -120,7 +126,7 @@ impl Listener {
         let mut command = Command::new("/proc/self/exe");
         command.arg0("mpt").arg("enroll-listen").stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).env_clear();
         let child = command.spawn().map_err(failed)?;
-        let mut listener = Self { child, stream: BufReader::new(ours) };
+        let mut listener = Self { child, stream: BufReader::new(ours), logged: None };
         let mut start =
             Zeroizing::new(serde_json::to_vec(&Start { key: server.key.clone(), port: server.port }).expect("JSON"));
         start.push(b'\n');
@@ -141,10 +147,27 @@ impl Listener {
         self.stream.read_exact(request.as_mut()).map_err(ended)?;
         let (token, site) = request.split_first_chunk::<32>().expect("a request has two halves");
         let site: [u8; 32] = site.try_into().expect("a request has two halves");
-        let answer = decide(state, server, &Token::from_bytes(*token), &PublicKey::from_bytes(site));
+        let answer = self.decide(state, server, &Token::from_bytes(*token), &PublicKey::from_bytes(site));
         let mut line = serde_json::to_vec(&answer).expect("an answer can be written as JSON");
         line.push(b'\n');
         self.stream.get_mut().write_all(&line).map_err(ended)
+    }
+
+    fn decide(&mut self, state: &StateFolder, server: &ServerState, token: &Token, site: &PublicKey) -> Answer {
+        match admit(state, server, token, site) {
+            Ok(Ok(joined)) => Answer::Joined(joined),
+            Ok(Err(refusal)) => {
+                if self.logged.is_none_or(|at| at.elapsed() >= BETWEEN_LOG_LINES) {
+                    self.logged = Some(Instant::now());
+                    eprintln!("{}: a site was refused: {}", state.name, refusal.explain().0);
+                }
+                Answer::Refused(refusal)
+            }
+            Err(failure) => {
+                eprintln!("error: a site could not be added; nothing was changed: {failure}");
+                Answer::Refused(Refusal::Failed)
+            }
+        }
     }
 }
 
@@ -153,20 +176,6 @@ impl Drop for Listener {
         // The child ends when the stream does.
         let _ = self.stream.get_ref().shutdown(std::net::Shutdown::Both);
         let _ = self.child.wait();
-    }
-}
-
-fn decide(state: &StateFolder, server: &ServerState, token: &Token, site: &PublicKey) -> Answer {
-    match admit(state, server, token, site) {
-        Ok(Ok(joined)) => Answer::Joined(joined),
-        Ok(Err(refusal)) => {
-            eprintln!("{}: a site was refused: {}", state.name, refusal.explain().0);
-            Answer::Refused(refusal)
-        }
-        Err(failure) => {
-            eprintln!("error: a site could not be added; nothing was changed: {failure}");
-            Answer::Refused(Refusal::Failed)
-        }
     }
 }
 
@@ -194,7 +203,8 @@ fn admit(
     if !state::peer_file(&state.name, &record.peer).exists() {
         add_peer(state, token, &record, site, &addresses)?;
     } else if record.used.is_none() {
-        // A crash came between the peer and the record.
+        // A crash came between the file of the peer and the record.
+        reload(&state.name)?;
         tokens::mark_used(state, token, &used(&record, site, &addresses))?;
     }
     let key = file.identity.as_ref().map(|identity| identity.public().to_string()).unwrap_or_default();
@@ -231,11 +241,14 @@ fn add_peer(
     let text = format!("[[peer]]\npublic_key = \"{site}\"\nnetworks = [{}]\n", networks.join(", "));
     let mut manifest = Manifest::load(state)?;
     manifest.file(&path, &text, Readers::Tunnels)?;
-    let applied = reload(&state.name).and_then(|()| tokens::mark_used(state, token, &used(record, site, addresses)));
+    // A tunnel that is not running cannot refuse the change.
+    let applied = load(&state.name)
+        .and_then(|_| reload(&state.name))
+        .and_then(|()| tokens::mark_used(state, token, &used(record, site, addresses)));
     if let Err(failure) = applied {
         fs::remove_file(&path).map_err(|error| cannot("remove", &path, &error))?;
-        manifest.forget(&Step::File(path))?;
-        // The tunnel refused the change, or it has the peer and loses it again.
+        // The manifest may be on a full disk. The tunnel must lose the peer nevertheless.
+        let _ = manifest.forget(&Step::File(path));
         return reload(&state.name).and(Err(failure));
     }
     let shown: Vec<_> = addresses.iter().map(|address| address.addr().to_string()).collect();
@@ -279,3 +292,5 @@ pub fn is_running(name: &Name) -> bool {
 
 /// The wait for the end of a token is cut into parts, because the clock may be set meanwhile.
 const LONGEST_WAIT_MS: u64 = 60_000;
+/// A site with an old line can repeat its request 100 times a second.
+const BETWEEN_LOG_LINES: Duration = Duration::from_secs(60);

@@ -48,31 +48,32 @@ pub fn add(tunnel: &Name, peer: Option<Name>, expires: Duration) -> Result<(), F
 /// Removes a peer from the configuration and from the running tunnel, and its unused line.
 ///
 /// # Errors
-/// There is no such peer, or the tunnel refused the change; then nothing was changed.
+/// There is no such peer, or the tunnel refused the change; then the peer remains.
 pub fn remove(tunnel: &Name, peer: &Name) -> Result<(), Failure> {
     state::require_root("peer remove")?;
     let state = StateFolder::of(tunnel);
     state.server()?;
     let _lock = state.lock()?;
     let path = state::peer_file(tunnel, peer);
+    // First, because a used token would let the peer in again after a crash.
+    let had_line = tokens::revoke(&state, peer)?;
     if !path.exists() {
-        return match tokens::revoke(&state, peer)? {
-            true => {
-                eprintln!("{peer} had not joined; its line is void");
-                Ok(())
-            }
-            false => Err(no_peer(tunnel, peer)),
-        };
+        if !had_line {
+            // A removal that was interrupted may have left it in the running tunnel.
+            admit::reload(tunnel)?;
+            return Err(no_peer(tunnel, peer));
+        }
+        eprintln!("{peer} had not joined; its line is void");
+        return Ok(());
     }
     // The include folder skips hidden files.
-    let aside = path.with_file_name(format!(".{peer}.removed"));
+    let aside = state::part_of(&path);
     fs::rename(&path, &aside).map_err(|error| cannot("remove", &path, &error))?;
     if let Err(failure) = admit::reload(tunnel) {
         fs::rename(&aside, &path).map_err(|error| cannot("restore", &path, &error))?;
         return Err(Failure { what: format!("{peer} was not removed: {}", failure.what), ..failure });
     }
     fs::remove_file(&aside).map_err(|error| cannot("remove", &aside, &error))?;
-    tokens::revoke(&state, peer)?;
     Manifest::load(&state)?.forget(&Step::File(path))?;
     eprintln!("{peer} is removed");
     Ok(())
