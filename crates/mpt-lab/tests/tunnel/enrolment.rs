@@ -85,7 +85,7 @@ impl Scene {
     }
 
     /// Starts a command without systemd, with a log that is named after its first two letters.
-    fn start(&mut self, host: Host, command: &str) {
+    pub fn start(&mut self, host: Host, command: &str) {
         let log = fs::File::create(self.path(&format!("{host:?}-{}.log", &command[..2]))).expect("a log");
         let mut program = self.alone(host);
         program.args(command.split(' ')).stdout(log.try_clone().expect("the log again")).stderr(log);

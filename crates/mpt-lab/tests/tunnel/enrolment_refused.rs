@@ -235,9 +235,19 @@ fn of_two_commands_at_the_same_time_one_succeeds_and_the_other_changes_nothing()
 fn public_addresses_need_the_default_route() {
     let Some(scene) = Scene::build("public") else { return };
     let line = scene.set_up(&["--network", "198.51.100.0/24"]);
-    assert_fails(&scene.join(&line), &["198.51.100.0/24 has public addresses", "--default-route"]);
+    assert_fails(&scene.join(&line), &["198.51.100.0/24 is not private", "--default-route"]);
     let joined = scene.join(&[&line[..], &["--default-route".to_owned()]].concat());
     assert!(joined.status.success(), "{}", text(&joined.stderr));
+}
+
+#[test]
+fn a_server_does_not_get_the_queries_of_a_site() {
+    let Some(scene) = Scene::build("queries") else { return };
+    let line: Vec<String> = scene.set_up(&[]);
+    let resolver = "echo nameserver 10.77.0.53 > $FOLDER/resolv; mount --bind $FOLDER/resolv /etc/resolv.conf";
+    let join: Vec<&str> = line.iter().map(String::as_str).collect();
+    assert_fails(&scene.run_after(Host::A, resolver, &join), &["10.77.0.0/24 has the name server 10.77.0.53"]);
+    assert!(scene.join(&line).status.success());
 }
 
 #[test]
@@ -281,4 +291,51 @@ fn an_answer_of_another_program_is_refused() {
         });
     }
     assert!(!scene.files(Host::A).iter().any(|file| file.ends_with(".toml")));
+}
+
+/// A key of two peers would be an invalid configuration, with which the tunnel does not start.
+#[test]
+fn a_site_with_two_lines_cannot_spoil_the_configuration_of_a_server_that_does_not_run() {
+    let Some(mut scene) = Scene::build("two-lines") else { return };
+    let setup = ["setup", "server", "--address", "192.168.11.2", "--no-masquerade"];
+    let lines = [&setup[..], &["peer", "add", "van"]].map(|command| words(&scene.run_alone(Host::B, command)));
+    scene.start(Host::B, "enroll");
+    scene.rig.wait_until("the server waits for sites", |_| scene.log(Host::B, "en").contains("waiting for sites"));
+    let site = KeyPair::generate([7; 32]);
+    let answers = lines.map(|line| {
+        let (server, token) = secrets(&line);
+        let (pending, request) = PendingRequest::write(&site, &server, [1; 32], &token);
+        text(&pending.open(&site, &exchange(&scene, &request)).expect("an authentic answer"))
+    });
+    assert!(answers[0].contains("joined") && answers[1].contains("failed"), "{answers:?}");
+    assert_eq!(scene.run_alone(Host::B, &["peer", "show", "van"]).status.code(), Some(0), "its line is still valid");
+    assert!(!scene.path("config-B/mpt0.d/van.toml").exists());
+}
+
+#[test]
+fn a_peer_whose_file_was_written_before_a_crash_gets_into_the_running_tunnel() {
+    let Some(scene) = Scene::build("crash") else { return };
+    let (server, token) = secrets(&scene.set_up(&[]));
+    let site = KeyPair::generate([7; 32]);
+    let file = format!("[[peer]]\npublic_key = \"{}\"\nnetworks = [\"10.77.0.9/32\"]\n", site.public());
+    fs::write(scene.path("config-B/mpt0.d/site1.toml"), file).expect("a file");
+    let (pending, request) = PendingRequest::write(&site, &server, [1; 32], &token);
+    let answer = text(&pending.open(&site, &exchange(&scene, &request)).expect("an authentic answer"));
+    assert!(answer.contains("10.77.0.9/24"), "{answer}");
+    let peers = text(&scene.run(Host::B, &["peer", "list"]).stdout);
+    assert!(peers.contains("site1"), "{peers}");
+}
+
+#[test]
+fn who_has_an_old_line_causes_one_log_line_a_minute() {
+    let Some(scene) = Scene::build("refusals") else { return };
+    let (server, _) = secrets(&scene.set_up(&[]));
+    let site = KeyPair::generate([7; 32]);
+    for ephemeral in 1..=5 {
+        let (pending, request) =
+            PendingRequest::write(&site, &server, [ephemeral; 32], &Token::from_bytes([ephemeral; 32]));
+        let answer = text(&pending.open(&site, &exchange(&scene, &request)).expect("an authentic answer"));
+        assert!(answer.contains("unknown"), "{answer}");
+    }
+    assert_eq!(scene.log(Host::B, "mpt-enroll").matches("was refused").count(), 1);
 }

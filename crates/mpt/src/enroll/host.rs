@@ -175,9 +175,15 @@ pub fn is_private(address: IpAddr) -> bool {
     nft::PRIVATE.iter().any(|net| net.parse::<IpNet>().is_ok_and(|net| net.contains(&address)))
 }
 
-/// Returns true for a network without addresses of the Internet.
+/// Returns true for a network without addresses of the Internet or of the link, where clouds have the service that
+/// configures a host, and may give others access to it.
 pub fn is_private_network(net: &IpNet) -> bool {
-    nft::PRIVATE.iter().any(|private| private.parse::<IpNet>().is_ok_and(|private| private.contains(&net.trunc())))
+    let is_of_link = match net.addr() {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    !is_of_link
+        && nft::PRIVATE.iter().any(|private| private.parse::<IpNet>().is_ok_and(|wide| wide.contains(&net.trunc())))
 }
 
 /// Returns the networks of this host's interfaces, but for one interface.
@@ -189,6 +195,14 @@ pub fn networks_except(interface: &Name) -> Result<Vec<IpNet>, Failure> {
     let own = netlink.link(interface.as_str())?.map(|link| link.index);
     let all = netlink.all_addresses()?.into_iter().filter(|(index, _)| Some(*index) != own);
     Ok(all.filter_map(|(_, prefix)| IpNet::new(prefix.address, prefix.length).ok()).collect())
+}
+
+/// Returns the name servers of this host.
+pub fn name_servers() -> Vec<IpAddr> {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    // The second file has those behind systemd-resolved.
+    let text = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"].map(read).join("\n");
+    text.lines().filter_map(|line| line.trim().strip_prefix("nameserver")?.trim().parse().ok()).collect()
 }
 
 /// Returns true if an interface has this name.
@@ -243,9 +257,14 @@ mod tests {
         {
             assert_eq!(is_private(address.parse().unwrap()), private, "{address}");
         }
-        for (net, private) in
-            [("10.77.0.2/24", true), ("10.0.0.1/7", false), ("fd77::2/64", true), ("8.8.8.8/24", false)]
-        {
+        for (net, private) in [
+            ("10.77.0.2/24", true),
+            ("10.0.0.1/7", false),
+            ("fd77::2/64", true),
+            ("8.8.8.8/24", false),
+            ("169.254.9.1/16", false),
+            ("fe80::2/64", false),
+        ] {
             assert_eq!(is_private_network(&net.parse().unwrap()), private, "{net}");
         }
     }

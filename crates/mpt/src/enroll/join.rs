@@ -1,7 +1,7 @@
 //! `mpt join LINE`: makes a key, exchanges the token of the line for a configuration, and starts the tunnel.
 
 use std::fmt::Write as _;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, BufRead as _, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -82,7 +82,7 @@ pub fn run(join: &Join) -> Result<(), Failure> {
 fn line(argument: &str) -> Result<Line, Failure> {
     let mut input = Zeroizing::new(String::new());
     if argument == "-" {
-        let read = io::stdin().take(MAX_LEN as u64).read_to_string(&mut input);
+        let read = io::stdin().lock().take(MAX_LEN as u64).read_line(&mut input);
         read.map_err(|error| Failure::new(format!("cannot read the line from stdin: {error}")))?;
     } else {
         input.push_str(argument);
@@ -165,13 +165,17 @@ fn read_to_end(stream: &mut TcpStream, deadline: Instant) -> io::Result<Vec<u8>>
     Ok(answer)
 }
 
-/// Fails if this host has a network of the tunnel already, or if a network would take traffic to the Internet without
-/// permission.
+/// Fails if this host has a network of the tunnel already, or if a network would take traffic to the Internet or to
+/// name servers without permission.
 fn check_networks(join: &Join, joined: &Joined) -> Result<(), Failure> {
-    let taken = host::networks_except(&join.name)?;
+    let (taken, name_servers) = (host::networks_except(&join.name)?, host::name_servers());
     for net in &joined.addresses {
         if !join.default_route && !host::is_private_network(net) {
-            let what = format!("the server's network {} has public addresses", net.trunc());
+            let what = format!("the server's network {} is not private", net.trunc());
+            return Err(Failure::new(what).hint("--default-route permits that, and sends all traffic to the server"));
+        }
+        if let Some(used) = name_servers.iter().find(|used| !join.default_route && net.contains(*used)) {
+            let what = format!("the tunnel's network {} has the name server {used} of this host", net.trunc());
             return Err(Failure::new(what).hint("--default-route permits that, and sends all traffic to the server"));
         }
         if let Some(other) = taken.iter().find(|other| host::overlap(net, other)) {
