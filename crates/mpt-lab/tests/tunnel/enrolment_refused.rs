@@ -7,11 +7,13 @@ use mpt_proto::crypto::{
     handshake::enrolment::{PendingRequest, Token},
     keys::{KeyPair, PublicKey},
 };
+use nix::fcntl::{Flock, FlockArg};
 use std::{
     fs,
     io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _},
     net::{TcpListener, TcpStream},
     process::Stdio,
+    time::{Duration, Instant},
 };
 
 /// Sends a message to the enrolment of host B from host A, and returns what comes back until the end.
@@ -324,6 +326,35 @@ fn a_peer_whose_file_was_written_before_a_crash_gets_into_the_running_tunnel() {
     assert!(answer.contains("10.77.0.9/24"), "{answer}");
     let peers = text(&scene.run(Host::B, &["peer", "list"]).stdout);
     assert!(peers.contains("site1"), "{peers}");
+}
+
+/// A reload of the tunnel may take longer than a connection has for its request.
+#[test]
+fn a_site_that_waits_while_another_one_is_admitted_gets_its_answer() {
+    let Some(scene) = Scene::build("two-sites") else { return };
+    let (server, _) = secrets(&scene.set_up(&[]));
+    let lock = fs::File::open(scene.path("enroll-B/mpt0/lock")).expect("the lock");
+    let lock = Flock::lock(lock, FlockArg::LockExclusive).expect("locked");
+    let connect = || TcpStream::connect("192.168.11.2:4754").expect("a connection");
+    let mut waiting = scene.rig.hosts.a.enter(|| [0; 3].map(|_| connect())).expect("host A");
+    scene.rig.wait_until("the server has accepted them", |rig| {
+        let sockets = rig.hosts.b.sh("ss -Hltn sport = 4754").expect("ss");
+        sockets.split_whitespace().nth(1) == Some("0")
+    });
+    let start = Instant::now();
+    for (stream, site) in waiting.iter_mut().zip(1..) {
+        let (_, request) =
+            PendingRequest::write(&KeyPair::generate([site; 32]), &server, [site; 32], &Token::from_bytes([site; 32]));
+        stream.write_all(&request).expect("sent");
+    }
+    scene.rig.wait_until("the time for a request is over", |_| start.elapsed() > Duration::from_secs(6));
+    drop(lock);
+    for mut stream in waiting {
+        let mut answer = Vec::new();
+        stream.set_read_timeout(Some(crate::rig::TIMEOUT)).expect("a socket");
+        stream.read_to_end(&mut answer).expect("an orderly end");
+        assert!(!answer.is_empty());
+    }
 }
 
 #[test]

@@ -124,14 +124,13 @@ impl Server {
                 return Ok(());
             }
             let now = Instant::now();
-            self.open.retain(|connection| now < connection.deadline);
             let mut complete = Vec::new();
             let mut waiting = Vec::new();
             for mut connection in self.open.drain(..) {
                 match connection.read() {
-                    Progress::Wait => waiting.push(connection),
                     Progress::Complete => complete.push(connection),
-                    Progress::Close => {}
+                    Progress::Wait if now < connection.deadline => waiting.push(connection),
+                    Progress::Wait | Progress::Close => {}
                 }
             }
             self.open = waiting;
@@ -141,7 +140,7 @@ impl Server {
                 }
             }
             if can_accept {
-                self.accept(now);
+                self.accept();
             }
         }
     }
@@ -169,7 +168,9 @@ impl Server {
         (is_ready(&files[0]), has_room && is_ready(&files[1]))
     }
 
-    fn accept(&mut self, now: Instant) {
+    fn accept(&mut self) {
+        // The answers before may have taken seconds.
+        let now = Instant::now();
         match self.listener.accept() {
             Ok((stream, from)) => {
                 self.accepted.push_back(now);
