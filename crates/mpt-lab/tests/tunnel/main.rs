@@ -9,6 +9,8 @@ mod capture;
 mod carriage;
 mod detours;
 mod endings;
+mod enrolment;
+mod enrolment_refused;
 mod forwarding;
 mod gateway;
 mod hostile;

@@ -25,6 +25,10 @@ impl Unit {
         Self(include_str!("../../../../packaging/systemd/mpt-web.service").to_owned())
     }
 
+    pub fn enrolment() -> Self {
+        Self(include_str!("../../../../packaging/systemd/mpt-enroll@.service").to_owned())
+    }
+
     /// Returns the values of all lines that begin with `key`.
     pub fn values(&self, key: &str) -> Vec<&str> {
         self.0.lines().filter_map(|line| line.strip_prefix(key)).flat_map(|values| values.split(' ')).collect()

@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use super::pair::flags::New;
+use crate::enroll::{self, Join, Name, Server};
 use crate::logging::LogFormat;
 
 /// A multipath tunnel: one IP interface over many Internet links.
@@ -23,7 +24,8 @@ pub struct Cli {
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage.\n\
     Environment: MPT_LOG, MPT_LOG_FORMAT: defaults of mpt up --log and --log-format; MPT_RUN_DIR: directory of control sockets, default /run/mpt;\n\
-    MPT_STATE_DIR: directory of usage counters and handshake times, default /var/lib/mpt.";
+    MPT_STATE_DIR: directory of usage counters and handshake times, default /var/lib/mpt;\n\
+    MPT_CONFIG_DIR, MPT_ENROLL_DIR: directories of mpt setup and join, default /etc/mpt and /var/lib/mpt-enroll.";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
@@ -56,9 +58,23 @@ pub(super) enum Command {
     /// List the paths of a running tunnel, or take one up or down
     #[command(subcommand)]
     Path(PathCommand),
-    /// List the peers of a running tunnel; files and mpt reload add and remove them
+    /// List the peers of a running tunnel, or add, remove and show peers of a server
     #[command(subcommand)]
     Peer(PeerCommand),
+    /// Set up a server for sites that join, or remove what setup or join created
+    #[command(subcommand)]
+    Setup(SetupCommand),
+    /// Join a server: make a key, get a configuration for the line's token, start the tunnel
+    Join(Join),
+    /// Admit sites to a server, until no unused line is left
+    Enroll {
+        /// The tunnel
+        #[arg(default_value = enroll::NAME)]
+        name: Name,
+    },
+    /// Listen for sites, for mpt enroll, which starts this process
+    #[command(hide = true)]
+    EnrollListen,
     /// Take a running tunnel down, and wait until it has cleaned up; or remove what a killed one left behind
     Down {
         #[command(flatten)]
@@ -270,6 +286,45 @@ fn seconds(text: &str) -> Result<Duration, String> {
 pub(super) enum PeerCommand {
     /// List the peers
     List(ReportArgs),
+    /// Print a line for another site of a server
+    Add {
+        /// The server's tunnel
+        #[arg(long, value_name = "NAME", default_value = enroll::NAME)]
+        tunnel: Name,
+        /// The site's name; default: the next of site1, site2, ...
+        peer: Option<Name>,
+        /// The time for which the line is valid
+        #[arg(long, value_name = "TIME", default_value = "1h", value_parser = enroll::lifetime)]
+        expires: Duration,
+    },
+    /// Remove a site from a server, at once
+    Remove {
+        /// The server's tunnel
+        #[arg(long, value_name = "NAME", default_value = enroll::NAME)]
+        tunnel: Name,
+        /// The site's name
+        peer: Name,
+    },
+    /// Show key, addresses and file of a site, or how long its line is valid
+    Show {
+        /// The server's tunnel
+        #[arg(long, value_name = "NAME", default_value = enroll::NAME)]
+        tunnel: Name,
+        /// The site's name
+        peer: Name,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum SetupCommand {
+    /// Set up a server, and print the line for the first site
+    Server(Server),
+    /// Remove what mpt setup server or mpt join created
+    Undo {
+        /// The tunnel
+        #[arg(default_value = enroll::NAME)]
+        name: Name,
+    },
 }
 
 #[derive(Debug, Subcommand)]

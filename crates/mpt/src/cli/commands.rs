@@ -12,14 +12,14 @@ use serde::Serialize;
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
 
-use super::arguments::{PathArgs, PathCommand, ReportArgs, TunnelArg, UpArgs};
+use super::arguments::{PathArgs, PathCommand, PeerCommand, ReportArgs, TunnelArg, UpArgs};
 use super::render;
 use crate::config::{self, File, Problem};
 use crate::control::report::{self, Report};
 use crate::control::{Action, Client, Request, RunDir};
 use crate::legacy::toml::Allowed;
 use crate::logging::LogFormat;
-use crate::{Failure, daemon, logging};
+use crate::{Failure, daemon, enroll, logging};
 
 /// Reads the file and passes it to `run`, with the folder for the event trace.
 pub fn up(arguments: UpArgs, run: impl FnOnce(File, Option<&Path>) -> Result<(), Failure>) -> Result<(), Failure> {
@@ -64,9 +64,20 @@ pub fn path(command: PathCommand) -> Result<(), Failure> {
     }
 }
 
-/// Lists the peers, as in the status report but without their paths.
-pub fn peers(named: &ReportArgs) -> Result<(), Failure> {
+/// Lists, adds, removes or shows peers.
+pub fn peer(command: PeerCommand) -> Result<(), Failure> {
+    match command {
+        PeerCommand::List(named) => peers(&named),
+        PeerCommand::Add { tunnel, peer, expires } => enroll::add(&tunnel, peer, expires),
+        PeerCommand::Remove { tunnel, peer } => enroll::remove(&tunnel, &peer),
+        PeerCommand::Show { tunnel, peer } => print(enroll::show(&tunnel, &peer)?),
+    }
+}
+
+/// Lists the peers, as in the status report but without their paths. Sites that have not joined go to stderr.
+fn peers(named: &ReportArgs) -> Result<(), Failure> {
     let report = connect(&named.tunnel)?.status()?;
+    enroll::pending(named.tunnel.name.as_deref()).iter().for_each(|site| eprintln!("{site}"));
     if named.json { print_json(&report.peers) } else { print(render::peers(&report)) }
 }
 

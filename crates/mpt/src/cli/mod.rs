@@ -21,14 +21,17 @@ use std::process::ExitCode;
 use mpt_linux::privilege;
 
 pub use arguments::Cli;
+pub(crate) use commands::print;
 
 use crate::Failure;
 use crate::config::File;
 use crate::config::model::FileFormat;
 use crate::control::Request;
 use crate::daemon::config_files;
-use crate::{hooks, web};
-use arguments::{Command, ConfigCommand, ConnectionArg, ConnectionOption, KillSwitchCommand, PeerCommand, ShowCommand};
+use crate::{enroll, hooks, web};
+use arguments::{
+    Command, ConfigCommand, ConnectionArg, ConnectionOption, KillSwitchCommand, SetupCommand, ShowCommand,
+};
 
 /// Executes the command line; `up` runs a tunnel until it is down, and writes its event trace into a folder if there
 /// is one.
@@ -47,7 +50,12 @@ pub fn run(cli: Cli, up: impl FnOnce(File, Option<&Path>) -> Result<(), Failure>
         Command::Web { listen, token_file } => web::run(listen, token_file.as_deref()),
         Command::Hooks { directory } => hooks::run(&directory),
         Command::Path(command) => commands::path(command),
-        Command::Peer(PeerCommand::List(named)) => commands::peers(&named),
+        Command::Peer(command) => commands::peer(command),
+        Command::Setup(SetupCommand::Server(server)) => enroll::setup_server(server),
+        Command::Setup(SetupCommand::Undo { name }) => enroll::undo(&name),
+        Command::Join(join) => enroll::join(&join),
+        Command::Enroll { name } => enroll::enroll(&name),
+        Command::EnrollListen => enroll::listen(),
         Command::KillSwitch(KillSwitchCommand::On { file }) => commands::kill_switch(&file),
         Command::Down { tunnel } => commands::down(tunnel),
         Command::Config(ConfigCommand::New(new)) => pair::run(new),

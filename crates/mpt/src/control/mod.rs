@@ -28,11 +28,11 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 pub use client::Client;
+pub(crate) use lock::Lock;
 pub use protocol::{Action, Event, EventKind, Request, Response};
 pub use server::{ClientToken, Server};
 
 use crate::Failure;
-use lock::Lock;
 
 /// The directory with the control sockets of running tunnels.
 #[derive(Clone, Debug)]

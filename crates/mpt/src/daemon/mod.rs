@@ -24,7 +24,7 @@ mod interface_sync;
 mod kill_switch;
 mod links;
 mod metering;
-mod nft;
+pub(crate) mod nft;
 mod peers;
 mod pending;
 mod policy_routing;
@@ -33,7 +33,7 @@ mod restore;
 mod restore_limit;
 mod retry_log;
 mod routes;
-mod service;
+pub(crate) mod service;
 mod setup;
 pub(crate) mod user;
 

@@ -180,8 +180,8 @@ fn encoded(interface: &str) -> String {
     interface.chars().map(plain).collect()
 }
 
-/// The search path of a service may lack `sbin`.
-fn program() -> PathBuf {
+/// Returns the program `nft`. The search path of a service may lack `sbin`.
+pub fn program() -> PathBuf {
     let paths = ["/usr/sbin/nft", "/sbin/nft"].map(PathBuf::from);
     paths.into_iter().find(|path| path.exists()).unwrap_or_else(|| "nft".into())
 }

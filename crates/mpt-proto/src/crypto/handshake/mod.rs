@@ -25,6 +25,7 @@
 //! answers. A failure at any step changes nothing and gets no answer, except for a cookie reply under load.
 
 pub mod cookie;
+pub mod enrolment;
 mod message;
 mod noise;
 pub mod payload;
@@ -112,7 +113,8 @@ impl Pending {
         let mut plain = identity.clock.next(now).to_bytes().to_vec();
         identity.payload(incarnation).encode(ephemeral.index, &mut plain);
         let mut message = message::begin_initiation(ephemeral.index);
-        let noise = noise::Initiator::write(&identity.keys, peer, ephemeral.ephemeral, &plain, &mut message);
+        let noise =
+            noise::Initiator::write(noise::SESSION, &identity.keys, peer, ephemeral.ephemeral, &plain, &mut message);
         let mac1 = sign(peer, &mut message);
         (Self { index: ephemeral.index, mac1, sent_to: Vec::new(), noise }, message)
     }
@@ -142,7 +144,7 @@ pub struct ClaimedInitiation<'a> {
 impl<'a> ClaimedInitiation<'a> {
     /// Decrypts the claimed static key. One Diffie-Hellman, 38 us.
     pub fn open(identity: &Identity, initiation: &Initiation<'a>) -> Result<Self, Dropped> {
-        let read = noise::Responder::read_static(&identity.keys, initiation.noise);
+        let read = noise::Responder::read_static(noise::SESSION, &identity.keys, initiation.noise);
         let (noise, sealed) = read.map_err(|_| Dropped::NotAuthentic)?;
         Ok(Self { noise, sealed, sender: initiation.sender })
     }

@@ -33,8 +33,15 @@ pub struct Initiator {
 
 impl Initiator {
     /// Appends the first message to `out`: 32 bytes of ephemeral key, 48 of sealed static key, the sealed payload.
-    pub fn write(own: &KeyPair, peer: &PublicKey, ephemeral: [u8; 32], payload: &[u8], out: &mut Vec<u8>) -> Self {
-        let (mut state, ephemeral) = (SymmetricState::new(peer), KeyPair::generate(ephemeral));
+    pub fn write(
+        prologue: &[u8],
+        own: &KeyPair,
+        peer: &PublicKey,
+        ephemeral: [u8; 32],
+        payload: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Self {
+        let (mut state, ephemeral) = (SymmetricState::new(prologue, peer), KeyPair::generate(ephemeral));
         state.write_ephemeral(&ephemeral, out);
         state.mix_key(&*ephemeral.diffie_hellman(peer));
         state.seal(own.public().as_bytes(), out);
@@ -64,8 +71,8 @@ pub struct Responder {
 impl Responder {
     /// Reads the first message up to the static key of the initiator, which is not verified until the payload is
     /// opened. Returns the payload, still sealed. One Diffie-Hellman.
-    pub fn read_static<'a>(own: &KeyPair, message: &'a [u8]) -> Result<(Self, &'a [u8]), Forged> {
-        let mut state = SymmetricState::new(own.public());
+    pub fn read_static<'a>(prologue: &[u8], own: &KeyPair, message: &'a [u8]) -> Result<(Self, &'a [u8]), Forged> {
+        let mut state = SymmetricState::new(prologue, own.public());
         let (ephemeral, rest) = state.read_ephemeral(message)?;
         let (sealed, payload) = rest.split_at_checked(32 + TAG).ok_or(Forged)?;
         state.mix_shared(own, &ephemeral)?;
@@ -155,10 +162,10 @@ struct SymmetricState {
 }
 
 impl SymmetricState {
-    fn new(responder: &PublicKey) -> Self {
+    fn new(prologue: &[u8], responder: &PublicKey) -> Self {
         let name: [u8; 32] = Blake2s256::digest(PROTOCOL_NAME).into();
         let mut state = Self { chaining: Zeroizing::new(name), hash: name, key: Zeroizing::default() };
-        state.mix_hash(PROLOGUE);
+        state.mix_hash(prologue);
         state.mix_hash(responder.as_bytes());
         state
     }
@@ -230,8 +237,10 @@ impl SymmetricState {
 }
 
 const PROTOCOL_NAME: &[u8] = b"Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s";
-/// Both ends must use the same prologue: it identifies this protocol and this framing.
-const PROLOGUE: &[u8] = b"MPT native mode, version 1, GRE 0x88B6";
+/// The prologue of a tunnel's handshake. Both ends must use the same: it identifies the protocol and the framing.
+pub const SESSION: &[u8] = b"MPT native mode, version 1, GRE 0x88B6";
+/// The prologue of an enrolment, so that neither protocol accepts a message of the other.
+pub const ENROLMENT: &[u8] = b"MPT enrolment, version 1, TCP";
 /// Distinguishes the hash of a rekey from every other.
 const REKEY_LABEL: &[u8] = b"MPT native mode, version 1, rekey";
 const NONCE: chacha20poly1305::Nonce = chacha20poly1305::aead::array::Array([0; 12]);
@@ -269,7 +278,7 @@ mod tests {
     fn snow(own: &[u8; 32], ephemeral: &'static [u8; 32]) -> snow::Builder<'static> {
         let own: &'static [u8; 32] = Box::leak(Box::new(*own));
         snow::Builder::new(str::from_utf8(PROTOCOL_NAME).unwrap().parse().unwrap())
-            .prologue(PROLOGUE)
+            .prologue(SESSION)
             .and_then(|builder| builder.psk(2, &PSK))
             .and_then(|builder| builder.local_private_key(own))
             .unwrap()
@@ -282,7 +291,7 @@ mod tests {
         let mut responder = snow(&their_secret, &EPHEMERALS[1]).build_responder().unwrap();
         let (mut first, mut second, mut payload) = (Vec::new(), [0; 200], [0; 200]);
 
-        let initiator = Initiator::write(&us, them.public(), EPHEMERALS[0], b"hello", &mut first);
+        let initiator = Initiator::write(SESSION, &us, them.public(), EPHEMERALS[0], b"hello", &mut first);
         let read = responder.read_message(&first, &mut payload).unwrap();
         assert_eq!(payload[..read], *b"hello");
         assert_eq!(responder.get_remote_static(), Some(&us.public().as_bytes()[..]));
@@ -304,7 +313,7 @@ mod tests {
         let (mut first, mut second, mut payload) = ([0; 200], Vec::new(), [0; 200]);
 
         let written = initiator.write_message(b"hello", &mut first).unwrap();
-        let (mut responder, sealed) = Responder::read_static(&them, &first[..written]).unwrap();
+        let (mut responder, sealed) = Responder::read_static(SESSION, &them, &first[..written]).unwrap();
         assert_eq!(responder.initiator(), us.public());
         assert_eq!(responder.read_payload(&them, sealed).unwrap(), b"hello");
         let secrets = responder.write(&PresharedKey::from_bytes(PSK), EPHEMERALS[1], b"welcome", &mut second).unwrap();
@@ -313,13 +322,13 @@ mod tests {
         assert_eq!((*secrets.to_responder, *secrets.to_initiator), initiator.dangerously_get_raw_split());
 
         let mut ours = Vec::new();
-        Initiator::write(&us, them.public(), EPHEMERALS[0], b"hello", &mut ours);
+        Initiator::write(SESSION, &us, them.public(), EPHEMERALS[0], b"hello", &mut ours);
         assert_eq!(ours, first[..written], "the same ephemeral key makes the same message");
     }
 
     #[test]
     fn a_point_of_low_order_is_forged() {
         let [(_, _), (them, _)] = pairs();
-        assert!(Responder::read_static(&them, &[0; 32 + 48]).is_err());
+        assert!(Responder::read_static(SESSION, &them, &[0; 32 + 48]).is_err());
     }
 }

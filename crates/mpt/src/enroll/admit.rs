@@ -1,0 +1,296 @@
+//! `mpt enroll`: admits sites that present a token, until no token is left.
+//!
+//! This process is root's: it has the records of tokens, writes the files of peers and reloads the tunnel. It reads
+//! nothing from the network. A child without rights does that ([`super::listen`]) and passes on two things of each
+//! authentic request: the token, and the public key of the site.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use mpt_proto::config::Protocol;
+use mpt_proto::crypto::handshake::enrolment::Token;
+use mpt_proto::crypto::keys::PublicKey;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use zeroize::Zeroizing;
+
+use super::answer::{Answer, Joined, Refusal};
+use super::listen::{REQUEST, Ready, Start};
+use super::manifest::{Manifest, Step};
+use super::state::{self, Readers, ServerState, StateFolder, cannot};
+use super::tokens::{self, Record, Right, Used};
+use super::{Name, pool, server};
+use crate::Failure;
+use crate::config;
+use crate::config::model::File;
+use crate::control::{Client, Lock, Request, RunDir};
+use crate::daemon::service::Service;
+
+/// Admits sites until no token is left.
+///
+/// # Errors
+/// The server is not set up, or the port is in use.
+pub fn run(name: &Name) -> Result<(), Failure> {
+    state::require_root("enroll")?;
+    let state = StateFolder::of(name);
+    let server = state.server()?;
+    let lock = state.file("enroll.lock");
+    let _alone = Lock::take(&lock).map_err(|error| cannot("lock", &lock, &error))?.ok_or_else(|| {
+        Failure::new(format!("mpt enroll {name} runs already"))
+            .hint("it admits the sites of all lines; nothing is left to do")
+    })?;
+    let (watch, service) = (Watch::open(&state)?, Service::from_env());
+    if last_end(&state)?.is_none() {
+        // As at most boots of a server.
+        service.ready();
+        service.stopping();
+        eprintln!("{name}: no site has an unused line; mpt peer add prints one");
+        return Ok(());
+    }
+    let mut listener = Listener::start(&state, &server)?;
+    service.ready();
+    eprintln!("{name}: waiting for sites on TCP port {}", server.port);
+    while let Some(end) = last_end(&state)? {
+        match wait(&listener, &watch, end) {
+            Event::Request => listener.serve(&state, &server)?,
+            Event::Other => watch.drain(),
+        }
+    }
+    // The manager starts the unit again for a line that is made from now on.
+    service.stopping();
+    eprintln!("{name}: no line is left that a site may use");
+    Ok(())
+}
+
+/// Returns when the last token ends; `None` if none is left.
+fn last_end(state: &StateFolder) -> Result<Option<u64>, Failure> {
+    let last = tokens::all(state)?.last().map(Record::ends);
+    Ok(last.filter(|end| *end > tokens::now()))
+}
+
+enum Event {
+    Request,
+    /// Tokens changed, or one has ended.
+    Other,
+}
+
+fn wait(listener: &Listener, watch: &Watch, end: u64) -> Event {
+    let left = end.saturating_sub(tokens::now()).saturating_mul(1_000).clamp(1, LONGEST_WAIT_MS);
+    let mut files = [
+        PollFd::new(listener.stream.get_ref().as_fd(), PollFlags::POLLIN),
+        PollFd::new(watch.0.as_fd(), PollFlags::POLLIN),
+    ];
+    let timeout = PollTimeout::try_from(left as i32).unwrap_or(PollTimeout::MAX);
+    // An interrupted wait is repeated by the caller.
+    let _ = poll(&mut files, timeout);
+    if files[0].any().unwrap_or(false) { Event::Request } else { Event::Other }
+}
+
+/// Notices that tokens are added or removed by other commands.
+struct Watch(Inotify);
+
+impl Watch {
+    fn open(state: &StateFolder) -> Result<Self, Failure> {
+        let folder = tokens::folder(state);
+        let failed = |errno: nix::errno::Errno| cannot("watch", &folder, &errno.into());
+        let watch = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).map_err(failed)?;
+        let changes = AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_DELETE;
+        watch.add_watch(&folder, changes | AddWatchFlags::IN_DELETE_SELF).map_err(failed)?;
+        Ok(Self(watch))
+    }
+
+    fn drain(&self) {
+        while self.0.read_events().is_ok_and(|events| !events.is_empty()) {}
+    }
+}
+
+/// The child that reads from the network.
+struct Listener {
+    child: Child,
+    stream: BufReader<UnixStream>,
+    /// The time of the last log line about a refusal.
+    logged: Option<Instant>,
+}
+
+impl Listener {
+    fn start(state: &StateFolder, server: &ServerState) -> Result<Self, Failure> {
+        let failed = |error: std::io::Error| Failure::new(format!("cannot start the process that listens: {error}"));
+        state.enrolment_key(server)?;
+        let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("mpt").arg("enroll-listen").stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).env_clear();
+        let child = command.spawn().map_err(failed)?;
+        let mut listener = Self { child, stream: BufReader::new(ours), logged: None };
+        let mut start =
+            Zeroizing::new(serde_json::to_vec(&Start { key: server.key.clone(), port: server.port }).expect("JSON"));
+        start.push(b'\n');
+        listener.stream.get_mut().write_all(&start).map_err(failed)?;
+        let mut line = String::new();
+        listener.stream.read_line(&mut line).map_err(failed)?;
+        match serde_json::from_str(&line) {
+            Ok(Ready::Listening) => Ok(listener),
+            Ok(Ready::Failed { what, hint }) => Err(Failure { what, hint }),
+            Err(_) => Err(failed(ErrorKind::UnexpectedEof.into())),
+        }
+    }
+
+    /// Answers one request.
+    fn serve(&mut self, state: &StateFolder, server: &ServerState) -> Result<(), Failure> {
+        let ended = |error| Failure::new(format!("the process that listens has ended: {error}")).hint("start it again");
+        let mut request = Zeroizing::new([0; REQUEST]);
+        self.stream.read_exact(request.as_mut()).map_err(ended)?;
+        let (token, site) = request.split_first_chunk::<32>().expect("a request has two halves");
+        let site: [u8; 32] = site.try_into().expect("a request has two halves");
+        let answer = self.decide(state, server, &Token::from_bytes(*token), &PublicKey::from_bytes(site));
+        let mut line = serde_json::to_vec(&answer).expect("an answer can be written as JSON");
+        line.push(b'\n');
+        self.stream.get_mut().write_all(&line).map_err(ended)
+    }
+
+    fn decide(&mut self, state: &StateFolder, server: &ServerState, token: &Token, site: &PublicKey) -> Answer {
+        match admit(state, server, token, site) {
+            Ok(Ok(joined)) => Answer::Joined(joined),
+            Ok(Err(refusal)) => {
+                if self.logged.is_none_or(|at| at.elapsed() >= BETWEEN_LOG_LINES) {
+                    self.logged = Some(Instant::now());
+                    eprintln!("{}: a site was refused: {}", state.name, refusal.explain().0);
+                }
+                Answer::Refused(refusal)
+            }
+            Err(failure) => {
+                eprintln!("error: a site could not be added; nothing was changed: {failure}");
+                Answer::Refused(Refusal::Failed)
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // The child ends when the stream does.
+        let _ = self.stream.get_ref().shutdown(std::net::Shutdown::Both);
+        let _ = self.child.wait();
+    }
+}
+
+/// Makes a site a peer, or repeats that.
+fn admit(
+    state: &StateFolder,
+    server: &ServerState,
+    token: &Token,
+    site: &PublicKey,
+) -> Result<Result<Joined, Refusal>, Failure> {
+    let _lock = state.lock()?;
+    let Some(record) = tokens::find(state, token)? else { return Ok(Err(Refusal::Unknown)) };
+    let right = match record.right_of(site, tokens::now()) {
+        Ok(right) => right,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let file = load(&state.name)?;
+    let addresses = match right {
+        Right::Repeat(addresses) => addresses,
+        Right::Join => match addresses_of_new(&file, &record, site) {
+            Ok(addresses) => addresses,
+            Err(refusal) => return Ok(Err(refusal)),
+        },
+    };
+    if !state::peer_file(&state.name, &record.peer).exists() {
+        add_peer(state, token, &record, site, &addresses)?;
+    } else if record.used.is_none() {
+        // A crash came between the file of the peer and the record.
+        reload(&state.name)?;
+        tokens::mark_used(state, token, &used(&record, site, &addresses))?;
+    }
+    let key = file.identity.as_ref().map(|identity| identity.public().to_string()).unwrap_or_default();
+    let mtu = file.mtu.as_ref().and_then(|mtu| u16::try_from(mtu.value).ok());
+    Ok(Ok(Joined { public_key: key, addresses, mtu, dns: server.dns.clone() }))
+}
+
+/// Returns the addresses for a token that is not used. If a peer of that name exists, it must be the same site.
+fn addresses_of_new(file: &File, record: &Record, site: &PublicKey) -> Result<Vec<IpNet>, Refusal> {
+    let Some(peer) = file.peers.iter().find(|peer| *peer.name == record.peer.as_str()) else {
+        return pool::next(file).ok_or(Refusal::PoolFull);
+    };
+    let is_same = matches!(&peer.protocol.value, Protocol::Native(native) if native.public_key == *site);
+    if !is_same {
+        return Err(Refusal::Used);
+    }
+    let within = |host: &IpNet| {
+        let pool = file.addresses.iter().find(|own| own.contains(&host.addr()))?;
+        IpNet::new(host.addr(), pool.prefix_len()).ok()
+    };
+    Ok(peer.networks.iter().filter_map(|network| within(network)).collect())
+}
+
+/// Writes the peer's file, reloads the tunnel, and records the use of the token. All or nothing.
+fn add_peer(
+    state: &StateFolder,
+    token: &Token,
+    record: &Record,
+    site: &PublicKey,
+    addresses: &[IpNet],
+) -> Result<(), Failure> {
+    let (path, peer) = (state::peer_file(&state.name, &record.peer), &record.peer);
+    let networks: Vec<_> = pool::hosts(addresses).iter().map(|host| format!("{:?}", host.to_string())).collect();
+    let text = format!("[[peer]]\npublic_key = \"{site}\"\nnetworks = [{}]\n", networks.join(", "));
+    let mut manifest = Manifest::load(state)?;
+    manifest.file(&path, &text, Readers::Tunnels)?;
+    // A tunnel that is not running cannot refuse the change.
+    let applied = load(&state.name)
+        .and_then(|_| reload(&state.name))
+        .and_then(|()| tokens::mark_used(state, token, &used(record, site, addresses)));
+    if let Err(failure) = applied {
+        fs::remove_file(&path).map_err(|error| cannot("remove", &path, &error))?;
+        // The manifest may be on a full disk. The tunnel must lose the peer nevertheless.
+        let _ = manifest.forget(&Step::File(path));
+        return reload(&state.name).and(Err(failure));
+    }
+    let shown: Vec<_> = addresses.iter().map(|address| address.addr().to_string()).collect();
+    eprintln!("{}: {peer} has joined with {}", state.name, shown.join(", "));
+    Ok(())
+}
+
+fn used(record: &Record, site: &PublicKey, addresses: &[IpNet]) -> Record {
+    let used = Used { key: site.to_string(), at: tokens::now(), addresses: addresses.to_vec() };
+    Record { used: Some(used), ..record.clone() }
+}
+
+/// Reads the configuration of a server.
+///
+/// # Errors
+/// The first problem.
+pub fn load(name: &Name) -> Result<File, Failure> {
+    config::load(&state::config_file(name)).map_err(|problems| server::first(problems, "the server's configuration"))
+}
+
+/// Applies the configuration to the tunnel, if it is running.
+///
+/// # Errors
+/// The tunnel refused it, and has changed nothing.
+pub fn reload(name: &Name) -> Result<(), Failure> {
+    let run = RunDir::from_env();
+    if !is_running(name) {
+        eprintln!(
+            "{name} is not running; the change takes effect when it starts: mpt up {}",
+            state::config_file(name).display()
+        );
+        return Ok(());
+    }
+    Client::connect(&run, Some(name.as_str()))?.request(&Request::Reload { connection: None })
+}
+
+/// Returns true if the tunnel is running.
+pub fn is_running(name: &Name) -> bool {
+    RunDir::from_env().running().iter().any(|running| running == name.as_str())
+}
+
+/// The wait for the end of a token is cut into parts, because the clock may be set meanwhile.
+const LONGEST_WAIT_MS: u64 = 60_000;
+/// A site with an old line can repeat its request 100 times a second.
+const BETWEEN_LOG_LINES: Duration = Duration::from_secs(60);

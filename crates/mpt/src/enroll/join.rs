@@ -1,0 +1,347 @@
+//! `mpt join LINE`: makes a key, exchanges the token of the line for a configuration, and starts the tunnel.
+
+use std::fmt::Write as _;
+use std::io::{self, BufRead as _, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use ipnet::IpNet;
+use mpt_proto::crypto::handshake::enrolment::PendingRequest;
+use mpt_proto::crypto::keys::{KeyPair, PublicKey};
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use super::answer::{Answer, Joined, MAX_LEN};
+use super::host::{self, Systemd};
+use super::manifest::Manifest;
+use super::server::{check_unused, first, line_unless_default, new_key, random, start_by_hand};
+use super::state::{self, Readers, StateFolder};
+use super::{Line, Name, admit, undo};
+use crate::Failure;
+use crate::config::{self, defaults};
+use crate::control::report::PathReport;
+use crate::control::{Client, RunDir};
+
+/// The arguments.
+#[derive(Debug, Args)]
+pub struct Join {
+    /// The line that mpt setup server or mpt peer add printed on the server; "-" reads it from stdin
+    line: String,
+    /// Name of the tunnel: its interface, its files, its service
+    #[arg(long, default_value = super::NAME)]
+    name: Name,
+    /// Send all traffic to the Internet through the tunnel
+    #[arg(long)]
+    default_route: bool,
+}
+
+/// The key of a site whose request has no answer yet. A repeated request has the same key, so that it gets the same
+/// answer.
+#[derive(Serialize, Deserialize)]
+struct Pending {
+    token: [u8; 32],
+    private_key: Zeroizing<String>,
+}
+
+/// Joins, and prints the address of this site.
+///
+/// # Errors
+/// [`Failure`]; then there is no tunnel.
+pub fn run(join: &Join) -> Result<(), Failure> {
+    let line = line(&join.line)?;
+    state::require_root("join")?;
+    let state = StateFolder::of(&join.name);
+    check_unused(&state)?;
+    host::check_tun()?;
+    state.create()?;
+    let lock = state.lock()?;
+    // Another command may have held the lock.
+    check_unused(&state)?;
+    let key = own_key(&state, &line)?;
+    let joined = match request(&line, &key)? {
+        Answer::Joined(joined) => joined.usable(host::has_ipv6()),
+        Answer::Refused(refusal) => {
+            let (what, hint) = refusal.explain();
+            state.remove()?;
+            return Err(Failure::new(format!("{what}; nothing was changed")).hint(hint));
+        }
+    };
+    check_networks(join, &joined)?;
+    let systemd = Systemd::find();
+    undo::or_roll_back(&state, || apply(join, &state, &line, &key, &joined, systemd.as_ref()))?;
+    // The configuration has the key.
+    let _ = std::fs::remove_file(state.file(PENDING));
+    drop(lock);
+    report(join, &joined, systemd.as_ref())
+}
+
+/// Parses the argument, or a line of standard input.
+fn line(argument: &str) -> Result<Line, Failure> {
+    let mut input = Zeroizing::new(String::new());
+    if argument == "-" {
+        let read = io::stdin().lock().take(MAX_LEN as u64).read_line(&mut input);
+        read.map_err(|error| Failure::new(format!("cannot read the line from stdin: {error}")))?;
+    } else {
+        input.push_str(argument);
+    }
+    // The argument may be the whole command that the server printed.
+    let text = input.trim();
+    let parsed = text.strip_prefix("mpt join ").unwrap_or(text).parse();
+    parsed.map_err(|what: String| Failure::new(what).hint("on the server, `mpt peer add` prints a new one"))
+}
+
+/// Returns the key of this site, which is on the disk before the request is sent.
+fn own_key(state: &StateFolder, line: &Line) -> Result<KeyPair, Failure> {
+    let token = line.token.hash();
+    let pending: Option<Pending> = state.read(PENDING)?;
+    if let Some(key) = pending.filter(|pending| pending.token == token).and_then(|known| known.private_key.parse().ok())
+    {
+        return Ok(key);
+    }
+    let key = new_key()?;
+    state.write(PENDING, &Pending { token, private_key: key.secret_base64() })?;
+    Ok(key)
+}
+
+/// Sends the request to the first address that accepts it.
+fn request(line: &Line, own: &KeyPair) -> Result<Answer, Failure> {
+    let (mut failures, mut is_foreign) = (Vec::new(), false);
+    for server in line.servers() {
+        eprintln!("connecting to {server} ...");
+        match exchange(line, own, server) {
+            Ok(answer) => return Ok(answer),
+            Err(error) => {
+                is_foreign |= error.kind() == io::ErrorKind::InvalidData;
+                failures.push(format!("{server}: {error}"));
+            }
+        }
+    }
+    let port = line.port;
+    let hint = match is_foreign {
+        true => "the line is not of this server, or damaged: copy it again".to_owned(),
+        false => format!(
+            "on the server, TCP port {port} must be open and mpt enroll running, which ends when no line is valid: mpt peer add"
+        ),
+    };
+    Err(Failure::new(format!("no answer of the server: {}", failures.join("; "))).hint(hint))
+}
+
+/// Returns the answer. The error is [`io::ErrorKind::InvalidData`] if something else than our server answers.
+fn exchange(line: &Line, own: &KeyPair, server: SocketAddr) -> io::Result<Answer> {
+    let foreign = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
+    let mut stream = TcpStream::connect_timeout(&server, CONNECT)?;
+    let ephemeral = random::<32>().map_err(|failure| io::Error::other(failure.what))?;
+    let (pending, message) = PendingRequest::write(own, &line.key, *ephemeral, &line.token);
+    stream.write_all(&message)?;
+    let answer = read_to_end(&mut stream, Instant::now() + ANSWER)?;
+    if answer.is_empty() {
+        return Err(foreign("it closed the connection without an answer"));
+    }
+    let plain = pending.open(own, &answer).map_err(|_| foreign("the answer is not authentic"))?;
+    serde_json::from_slice(&plain).map_err(|_| io::Error::other("the answer is of another version of mpt"))
+}
+
+/// Reads until the server closes the connection, and at most [`MAX_LEN`] bytes. A reset is an end as well.
+fn read_to_end(stream: &mut TcpStream, deadline: Instant) -> io::Result<Vec<u8>> {
+    let (mut answer, mut length) = (vec![0; MAX_LEN], 0);
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut answer[length..]) {
+            Ok(0) => break,
+            Ok(read) => length += read,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                return Err(io::Error::other(format!("connected, and no answer within {} s", ANSWER.as_secs())));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    answer.truncate(length);
+    Ok(answer)
+}
+
+/// Fails if this host has a network of the tunnel already, or if a network would take traffic to the Internet or to
+/// name servers without permission.
+fn check_networks(join: &Join, joined: &Joined) -> Result<(), Failure> {
+    let (taken, name_servers) = (host::networks_except(&join.name)?, host::name_servers());
+    for net in &joined.addresses {
+        if !join.default_route && !host::is_private_network(net) {
+            let what = format!("the server's network {} is not private", net.trunc());
+            return Err(Failure::new(what).hint("--default-route permits that, and sends all traffic to the server"));
+        }
+        if let Some(used) = name_servers.iter().find(|used| !join.default_route && net.contains(*used)) {
+            let what = format!("the tunnel's network {} has the name server {used} of this host", net.trunc());
+            return Err(Failure::new(what).hint("--default-route permits that, and sends all traffic to the server"));
+        }
+        if let Some(other) = taken.iter().find(|other| host::overlap(net, other)) {
+            let what = format!("the tunnel's network {} overlaps with {other}, which this host has", net.trunc());
+            return Err(
+                Failure::new(what).hint("on the server: mpt setup undo, then mpt setup server --network PREFIX")
+            );
+        }
+    }
+    Ok(())
+}
+
+fn apply(
+    join: &Join,
+    state: &StateFolder,
+    line: &Line,
+    key: &KeyPair,
+    joined: &Joined,
+    systemd: Option<&Systemd>,
+) -> Result<(), Failure> {
+    let (mut manifest, file) = (Manifest::load(state)?, state::config_file(&join.name));
+    let text = config(join, line, key, joined, host::free_port(defaults::PORT));
+    config::parse(&file, &text).map_err(|problems| first(problems, "the server sent an invalid configuration"))?;
+    manifest.folder(&state::config_folder(), Readers::Tunnels)?;
+    manifest.file(&file, &text, Readers::Tunnels)?;
+    let Some(systemd) = systemd else { return Ok(()) };
+    if let Some(resolvectl) = join.resolvectl(joined) {
+        let folder = host::drop_in_folder(&join.name);
+        manifest.folder(&folder, Readers::All)?;
+        let text = name_servers(&join.name, joined, &resolvectl);
+        manifest.file(&folder.join("name-servers.conf"), &text, Readers::All)?;
+    }
+    manifest.unit(systemd, host::tunnel_unit(&join.name))
+}
+
+impl Join {
+    /// Returns the program that sets name servers, if those of the tunnel are to answer for this host: with all its
+    /// traffic there, queries to others leave there as well, and may get no answer.
+    fn resolvectl(&self, joined: &Joined) -> Option<PathBuf> {
+        let needed = self.default_route && !joined.dns.is_empty();
+        needed.then(host::resolvectl).flatten()
+    }
+}
+
+/// Returns a drop-in that passes name servers to systemd-resolved for all names. It forgets them with the interface.
+/// The tunnel itself may not change them, so the command runs with the rights of root ("+"), and may fail ("-").
+fn name_servers(name: &Name, joined: &Joined, resolvectl: &Path) -> String {
+    let servers: Vec<_> = joined.dns.iter().map(ToString::to_string).collect();
+    let (resolvectl, servers) = (resolvectl.display(), servers.join(" "));
+    format!(
+        "# By mpt join; mpt setup undo {name} removes it.\n[Service]\n\
+         ExecStartPost=-+{resolvectl} dns {name} {servers}\nExecStartPost=-+{resolvectl} domain {name} ~.\n"
+    )
+}
+
+/// Returns the configuration. Text of the server gets into it as a parsed key, address or number only.
+fn config(join: &Join, line: &Line, key: &KeyPair, joined: &Joined, own_port: u16) -> Zeroizing<String> {
+    // Large enough: growing would leave an unwiped copy of the key behind.
+    let mut text = Zeroizing::new(String::with_capacity(2_048));
+    let (name, secret) = (&join.name, key.secret_base64());
+    let quoted =
+        |items: &mut dyn Iterator<Item = String>| items.map(|item| format!("{item:?}")).collect::<Vec<_>>().join(", ");
+    let written = write!(
+        text,
+        "# By mpt join; mpt setup undo {name} removes it. docs/guide/config.md explains the keys.\n\
+         private_key = {:?}\naddress = [{}]\n",
+        &**secret,
+        quoted(&mut joined.addresses.iter().map(ToString::to_string)),
+    );
+    written.expect("a string takes everything");
+    line_unless_default(&mut text, "interface", format!("\"{name}\""), name.as_str() == defaults::INTERFACE);
+    line_unless_default(&mut text, "port", own_port, own_port == defaults::PORT);
+    if join.default_route {
+        let all = |net: &IpNet| if net.addr().is_ipv4() { "0.0.0.0/0" } else { "::/0" };
+        let routes = quoted(&mut joined.addresses.iter().map(|net| all(net).to_owned()));
+        line_unless_default(&mut text, "routes", format!("[{routes}]"), false);
+    }
+    if let Some(mtu) = joined.mtu {
+        line_unless_default(&mut text, "mtu", mtu, false);
+    }
+    // A key that is none becomes a text that the configuration refuses.
+    let public = joined.public_key.parse::<PublicKey>().map(|key| key.to_string()).unwrap_or_default();
+    let servers = quoted(&mut line.addresses.iter().map(ToString::to_string));
+    writeln!(text, "\n[[peer]]\nname = \"server\"\npublic_key = \"{public}\"\nremote = [{servers}]").expect("a string");
+    line_unless_default(&mut text, "port", line.port, line.port == defaults::PORT);
+    text
+}
+
+fn report(join: &Join, joined: &Joined, systemd: Option<&Systemd>) -> Result<(), Failure> {
+    let addresses: Vec<_> = joined.addresses.iter().map(|address| address.addr().to_string()).collect();
+    crate::cli::print(format_args!("{}: {}\n", join.name, addresses.join(", ")))?;
+    if !joined.dns.is_empty() {
+        let servers: Vec<_> = joined.dns.iter().map(ToString::to_string).collect();
+        let used = match systemd.is_some() && join.resolvectl(joined).is_some() {
+            true => "systemd-resolved uses them",
+            false => "yours stay: only with --default-route and systemd-resolved are they changed",
+        };
+        eprintln!("name servers of the server: {}; {used}", servers.join(", "));
+    }
+    start_by_hand(systemd, &join.name, false);
+    if systemd.is_some() || admit::is_running(&join.name) { wait_for_path(&join.name) } else { Ok(()) }
+}
+
+/// Waits until the server answers through the tunnel.
+fn wait_for_path(name: &Name) -> Result<(), Failure> {
+    eprintln!("waiting for the first answer through {name} ...");
+    let deadline = Instant::now() + FIRST_PATH;
+    loop {
+        let status = Client::connect(&RunDir::from_env(), Some(name.as_str())).and_then(|mut client| client.status());
+        let up: Vec<PathReport> =
+            status.into_iter().flat_map(|report| report.peers).flat_map(|peer| peer.paths).collect();
+        let up: Vec<_> =
+            up.into_iter().filter(|path| path.up && path.srtt_us.is_some()).map(|path| path.name).collect();
+        if !up.is_empty() {
+            eprintln!("connected over {}", up.join(", "));
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            let failure = Failure::new(format!("{name} is set up, and the server does not answer through it yet"));
+            return Err(failure.hint("UDP may be blocked on the way; it goes on trying: mpt status"));
+        }
+        thread::sleep(BETWEEN);
+    }
+}
+
+/// The file with the key of a request.
+const PENDING: &str = "join.json";
+const CONNECT: Duration = Duration::from_secs(5);
+/// The server reloads its tunnel before it answers, which takes up to four seconds.
+const ANSWER: Duration = Duration::from_secs(15);
+const FIRST_PATH: Duration = Duration::from_secs(10);
+const BETWEEN: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(default_route: bool, public_key: &str) -> Zeroizing<String> {
+        let join = Join { line: String::new(), name: "home".parse().unwrap(), default_route };
+        let token = mpt_proto::crypto::handshake::enrolment::Token::from_bytes([1; 32]);
+        let addresses = vec!["203.0.113.7".parse().unwrap(), "2001:db8::7".parse().unwrap()];
+        let line = Line { addresses, port: 5000, key: PublicKey::from_bytes([2; 32]), token };
+        let joined = Joined {
+            public_key: public_key.to_owned(),
+            addresses: vec!["10.77.0.2/24".parse().unwrap(), "fd77::2/64".parse().unwrap()],
+            mtu: Some(1_300),
+            dns: Vec::new(),
+        };
+        config(&join, &line, &KeyPair::generate([3; 32]), &joined, 6_000)
+    }
+
+    #[test]
+    fn the_configuration_of_a_site_is_complete() {
+        let server = KeyPair::generate([4; 32]).public().to_string();
+        let file = config::parse(Path::new("home.toml"), &text(true, &server)).unwrap();
+        assert_eq!((file.interface.as_str(), *file.port, file.routes.len()), ("home", 6_000, 2));
+        let remotes: Vec<_> =
+            file.peers[0].auto.as_ref().unwrap().remotes.iter().map(|at| at.value.to_string()).collect();
+        assert_eq!(remotes, ["203.0.113.7:5000", "[2001:db8::7]:5000"]);
+        assert_eq!(config::parse(Path::new("home.toml"), &text(false, &server)).unwrap().routes.len(), 0);
+    }
+
+    #[test]
+    fn text_of_the_server_cannot_add_a_key_to_the_configuration() {
+        let hostile = text(false, "\"\nmasquerade = true\nx = \"");
+        assert!(!hostile.contains("masquerade"), "{}", *hostile);
+        assert!(config::parse(Path::new("home.toml"), &hostile).is_err());
+    }
+}

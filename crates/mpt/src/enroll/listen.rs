@@ -1,0 +1,261 @@
+//! The process that listens for sites, without any rights: user 65519, no capability, no file.
+//!
+//! A source that does not know the enrolment key gets no answer: its connection is closed. The limits hold for all
+//! sources together and are small, because a site connects once in its life. What they cost the server at most is in
+//! `docs/guide/security.md`.
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use mpt_linux::privilege;
+use mpt_proto::crypto::handshake::enrolment::{ANSWER_OVERHEAD, REQUEST_LEN, Request};
+use mpt_proto::crypto::keys::KeyPair;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use super::answer::MAX_LEN;
+use super::server::random;
+use crate::Failure;
+
+/// The first line to this process.
+#[derive(Serialize, Deserialize)]
+pub struct Start {
+    /// The private enrolment key.
+    pub key: Zeroizing<String>,
+    /// The TCP port.
+    pub port: u16,
+}
+
+/// The first line of this process.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ready {
+    /// It listens.
+    Listening,
+    /// It cannot.
+    Failed {
+        /// The reason.
+        what: String,
+        /// Remedy.
+        hint: Option<String>,
+    },
+}
+
+/// Bytes of a request to the parent: a token, and a public key. The answer is a line of JSON.
+pub const REQUEST: usize = 64;
+
+/// Listens until the parent on standard input ends.
+///
+/// # Errors
+/// Standard input is no socket of the parent.
+pub fn run() -> Result<(), Failure> {
+    let failed = |error: io::Error| Failure::new(format!("only mpt enroll starts this command: {error}"));
+    let input = nix::unistd::dup(io::stdin().lock()).map_err(|errno| failed(errno.into()))?;
+    let mut parent = BufReader::new(UnixStream::from(input));
+    let mut line = Zeroizing::new(String::with_capacity(MAX_LEN));
+    parent.read_line(&mut line).map_err(failed)?;
+    let start: Start = serde_json::from_str(&line).map_err(|_| failed(ErrorKind::InvalidData.into()))?;
+    let opened = open(&start);
+    let ready = match &opened {
+        Ok(_) => Ready::Listening,
+        Err(failure) => Ready::Failed { what: failure.what.clone(), hint: failure.hint.clone() },
+    };
+    let mut line = serde_json::to_vec(&ready).expect("a line can be written as JSON");
+    line.push(b'\n');
+    parent.get_mut().write_all(&line).map_err(failed)?;
+    match opened {
+        Ok((listener, key)) => Server { listener, parent, key, open: Vec::new(), accepted: VecDeque::new() }.run(),
+        // The parent prints it.
+        Err(_) => Ok(()),
+    }
+}
+
+fn open(start: &Start) -> Result<(TcpListener, KeyPair), Failure> {
+    let port = start.port;
+    let bound = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
+        .or_else(|error| match error.kind() {
+            ErrorKind::AddrInUse => Err(error),
+            _ => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)),
+        })
+        .and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+    let listener = bound.map_err(|error| {
+        let failure = Failure::new(format!("cannot listen on TCP port {port}: {error}"));
+        failure.hint(format!("`ss -lntp sport = {port}` shows the program that uses it"))
+    })?;
+    privilege::become_user(USER, USER, &[])?;
+    let key = start.key.parse().map_err(|error| Failure::new(format!("the enrolment key: {error}")))?;
+    Ok((listener, key))
+}
+
+struct Server {
+    listener: TcpListener,
+    parent: BufReader<UnixStream>,
+    key: KeyPair,
+    open: Vec<Connection>,
+    /// The times of the connections of the last second.
+    accepted: VecDeque<Instant>,
+}
+
+struct Connection {
+    stream: TcpStream,
+    source: IpAddr,
+    deadline: Instant,
+    message: Zeroizing<Vec<u8>>,
+}
+
+/// The next step for a connection.
+enum Progress {
+    Wait,
+    Close,
+    Complete,
+}
+
+impl Server {
+    fn run(mut self) -> Result<(), Failure> {
+        loop {
+            let (parent_spoke, can_accept) = self.wait();
+            if parent_spoke {
+                // Between requests it sends nothing, so this is its end.
+                return Ok(());
+            }
+            let now = Instant::now();
+            let mut complete = Vec::new();
+            let mut waiting = Vec::new();
+            for mut connection in self.open.drain(..) {
+                match connection.read() {
+                    Progress::Complete => complete.push(connection),
+                    Progress::Wait if now < connection.deadline => waiting.push(connection),
+                    Progress::Wait | Progress::Close => {}
+                }
+            }
+            self.open = waiting;
+            for connection in complete {
+                if self.answer(connection).is_err() {
+                    return Ok(());
+                }
+            }
+            if can_accept {
+                self.accept();
+            }
+        }
+    }
+
+    /// Waits for an event. Returns whether the parent has sent something, and whether a connection may be accepted.
+    fn wait(&mut self) -> (bool, bool) {
+        let now = Instant::now();
+        self.accepted.retain(|at| now.duration_since(*at) < SECOND);
+        let has_room = self.open.len() < MAX_OPEN && self.accepted.len() < MAX_PER_SECOND;
+        let freed = self.accepted.front().filter(|_| !has_room).map(|at| *at + SECOND);
+        let next = self.open.iter().map(|connection| connection.deadline).chain(freed).min();
+        let timeout = next.map_or(PollTimeout::NONE, |at| {
+            let left = at.saturating_duration_since(now).as_millis() as i32 + 1;
+            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+        });
+        let accepts = if has_room { PollFlags::POLLIN } else { PollFlags::empty() };
+        let mut files = vec![
+            PollFd::new(self.parent.get_ref().as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.listener.as_fd(), accepts),
+        ];
+        files.extend(self.open.iter().map(|connection| PollFd::new(connection.stream.as_fd(), PollFlags::POLLIN)));
+        // An interrupted wait is repeated.
+        let _ = poll(&mut files, timeout);
+        let is_ready = |file: &PollFd<'_>| file.any().unwrap_or(false);
+        (is_ready(&files[0]), has_room && is_ready(&files[1]))
+    }
+
+    fn accept(&mut self) {
+        // The answers before may have taken seconds.
+        let now = Instant::now();
+        match self.listener.accept() {
+            Ok((stream, from)) => {
+                self.accepted.push_back(now);
+                let source = source(from.ip());
+                let of_source = self.open.iter().filter(|connection| connection.source == source).count();
+                if of_source < MAX_PER_SOURCE && stream.set_nonblocking(true).is_ok() {
+                    let message = Zeroizing::new(Vec::with_capacity(REQUEST_LEN));
+                    self.open.push(Connection { stream, source, deadline: now + LIMIT, message });
+                }
+            }
+            // The connection ended by itself.
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => {}
+            // Too many open files: the limit of connections per second delays the next attempt.
+            Err(_) => self.accepted.extend([now; MAX_PER_SECOND]),
+        }
+    }
+
+    /// Answers an authentic request; closes the connection of another one.
+    ///
+    /// # Errors
+    /// The parent has ended.
+    fn answer(&mut self, mut connection: Connection) -> io::Result<()> {
+        let Ok(request) = Request::open(&self.key, &connection.message) else { return Ok(()) };
+        let mut line = Vec::new();
+        let parent = self.parent.get_mut();
+        parent.write_all(request.token().as_bytes()).and_then(|()| parent.write_all(request.site().as_bytes()))?;
+        self.parent.read_until(b'\n', &mut line)?;
+        if line.pop() != Some(b'\n') {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        let ephemeral = random::<32>().map_err(|failure| io::Error::other(failure.what))?;
+        if line.len() + ANSWER_OVERHEAD <= MAX_LEN
+            && let Ok(answer) = request.answer(*ephemeral, &line)
+        {
+            // The whole answer fits into an empty send buffer. A site that has gone repeats its request.
+            let _ = connection.stream.write_all(&answer).and_then(|()| connection.stream.shutdown(Shutdown::Write));
+        }
+        Ok(())
+    }
+}
+
+impl Connection {
+    fn read(&mut self) -> Progress {
+        let mut buffer = Zeroizing::new([0; REQUEST_LEN]);
+        let missing = REQUEST_LEN - self.message.len();
+        match self.stream.read(&mut buffer[..missing]) {
+            Ok(0) => Progress::Close,
+            Ok(length) => {
+                self.message.extend_from_slice(&buffer[..length]);
+                if length == missing { Progress::Complete } else { Progress::Wait }
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Progress::Wait,
+            Err(_) => Progress::Close,
+        }
+    }
+}
+
+/// Returns what counts as one source: an IPv4 address, or an IPv6 /64.
+fn source(from: IpAddr) -> IpAddr {
+    match from.to_canonical() {
+        IpAddr::V6(v6) => Ipv6Addr::from(u128::from(v6) >> 64 << 64).into(),
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+/// No distribution assigns this number, and no other process has it.
+const USER: u32 = 65_519;
+const MAX_OPEN: usize = 64;
+const MAX_PER_SOURCE: usize = 4;
+/// At 76 us for two Diffie-Hellmans, 100 a second take less than 1 % of a core.
+const MAX_PER_SECOND: usize = 100;
+/// A request is one packet, so it is complete one round trip after its connection.
+const LIMIT: Duration = Duration::from_secs(5);
+const SECOND: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_an_ipv4_address_or_an_ipv6_network() {
+        let of = |text: &str| source(text.parse().unwrap()).to_string();
+        assert_eq!(
+            ["192.0.2.1", "::ffff:192.0.2.1", "2001:db8:1:2:3::4"].map(of),
+            ["192.0.2.1", "192.0.2.1", "2001:db8:1:2::"]
+        );
+    }
+}
