@@ -110,7 +110,8 @@ impl Controller {
         self.algorithm.pacing(path).min(self.caps[slot(path)])
     }
 
-    /// Returns how many bytes may be sent at once: the bytes of 0.5 ms or less, at least one packet, at most one GSO batch.
+    /// Returns how many bytes may be sent at once: the bytes of 0.5 ms or less, at least one packet, at most one GSO
+    /// batch.
     pub fn burst(&self, path: PathId) -> u64 {
         self.pacing(path).bytes_in(self.max_burst_time(path).min(BURST_TIME)).clamp(DATAGRAM, MAX_BURST * DATAGRAM)
     }

@@ -42,6 +42,8 @@ pub struct InnerRtt {
     /// Over all paths that may. A flow uses a far path once its queue takes longer than the far path's delay, so until
     /// its round trips are that long, a queue is no sign of full paths.
     pub with_all_paths: Duration,
+    /// Over the fastest path.
+    pub fastest: Duration,
 }
 
 /// The ACKs of one flow bucket.
@@ -173,10 +175,10 @@ impl AckFlow {
             (self.started, self.round) = (now, SenderRound::default());
         }
         self.last_ack = now;
-        let InnerRtt { now: rtt, with_all_paths: longest } = rtt;
+        let InnerRtt { now: rtt, with_all_paths: longest, fastest } = rtt;
         let young_until = self.started + longest * STARTUP_RTTS;
         self.spacing = if now < young_until { (rtt / ACKS_PER_RTT).max(MIN_SPACING) } else { MIN_SPACING };
-        self.round_limit = if now < young_until { longest + longest / ROUND_MARGIN } else { Duration::ZERO };
+        self.round_limit = if now < young_until { longest + fastest / ROUND_MARGIN } else { Duration::ZERO };
         young_until
     }
 
@@ -281,7 +283,7 @@ mod tests {
     const TIMESTAMPS: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
 
     fn rtt(now: Duration) -> InnerRtt {
-        InnerRtt { now, with_all_paths: now }
+        InnerRtt { now, with_all_paths: now, fastest: now }
     }
 
     fn at(us: u64) -> Time {

@@ -89,9 +89,9 @@ impl LossModel {
 
     /// Returns true if of some packets clearly more were lost than the baseline predicts.
     pub fn is_overflow(&self, acked: u64, lost: u64) -> bool {
-        let total = (acked + lost) as f64;
-        let p = self.baseline_or_zero().max(MIN_SIGMA_LOSS / 4.0);
-        lost >= MIN_OVERFLOW && lost as f64 > total * self.baseline_or_zero() + 3.0 * (total * p * (1.0 - p)).sqrt()
+        let Some(baseline) = self.baseline() else { return false };
+        let (total, p) = ((acked + lost) as f64, baseline.max(MIN_SIGMA_LOSS / 4.0));
+        lost >= MIN_OVERFLOW && lost as f64 > total * baseline + 3.0 * (total * p * (1.0 - p)).sqrt()
     }
 
     /// Ends the round, or extends it if it has too few packets.

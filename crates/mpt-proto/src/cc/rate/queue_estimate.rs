@@ -183,12 +183,15 @@ impl QueueEstimate {
     /// Returns true if a loss now is not due to an overflow: the queue is empty, and far from the longest of the last
     /// rounds, because a buffer may hold less than the empty threshold.
     pub fn is_far_from_overflow(&self) -> bool {
-        self.is_empty() && self.queue <= self.peak / 2
+        self.is_empty() && (!self.is_low_jitter() || self.queue <= self.peak / 2)
     }
 
     /// Returns the fraction by which to send less than the bottleneck's rate, so that our queue is gone after
     /// [`DRAIN_ROUNDS`].
     pub fn excess(&self) -> f64 {
+        if !self.is_low_jitter() {
+            return 0.0;
+        }
         let queue = self.queue().saturating_sub(self.jitter * 2).as_secs_f64();
         (queue / self.base().as_secs_f64() / DRAIN_ROUNDS).min(MAX_EXCESS)
     }

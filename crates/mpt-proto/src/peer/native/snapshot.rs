@@ -190,8 +190,8 @@ impl Native {
 
     /// Returns the paths among the `candidates` that are reserved from bulk, and one of them to probe with a train.
     ///
-    /// A path whose share of all rates is below [`NEGLIGIBLE_RATIO`] is reserved: what it adds is less than what waiting
-    /// for its packets costs. The quickest path is reserved at a larger share, for flows that send little. While a
+    /// A path with less than a share of `1 /` [`NEGLIGIBLE_RATIO`] of all rates is reserved: what it adds is less than
+    /// what waiting for its packets costs. The quickest path is reserved at a larger share, for flows that send little. While a
     /// faster path is still in start-up, a quickest link that is known to be slow is reserved, too, unless it delivers
     /// the flow's whole `backlog` in half of the time that a packet takes longer on the faster path: a short transfer
     /// is then complete earlier on the slow link.
@@ -253,16 +253,17 @@ impl Native {
 }
 
 /// Returns the RTTs of the inner flows without queues. Order is restored, so the slowest path that brings their packets
-/// decides, with its jitter; the fastest path while none does.
+/// decides, with its jitter; the fastest path while none does. ACKs return on the fastest path.
 pub(super) fn inner_rtt(now: Time, paths: &PathTable<NativePath>) -> InnerRtt {
     let known = paths.iter().filter(|path| path.estimator.rtt().is_known());
     let rtt = |path: &NativePath| path.estimator.in_order_rtt();
+    let fastest = known.clone().map(rtt).min().unwrap_or_default();
+    let over = |slowest: Option<Duration>| slowest.map_or(fastest, |slowest| (slowest + fastest) / 2);
     let in_use = |path: &&NativePath| path.last_data_received.is_some_and(|at| now.since(at) <= rtt(path));
-    let slowest_in_use = known.clone().filter(in_use).map(rtt).max();
-    let now = slowest_in_use.or_else(|| known.clone().map(rtt).min()).unwrap_or_default();
+    let now = over(known.clone().filter(in_use).map(rtt).max());
     let usable = known.filter(|path| path.base.is_up() && !path.is_reserve());
-    let slowest = usable.map(rtt).max().unwrap_or_default();
-    InnerRtt { now, with_all_paths: slowest.min(now + MAX_QUEUE_DELAY).max(now) }
+    let with_all_paths = over(usable.map(rtt).max()).min(now + MAX_QUEUE_DELAY).max(now);
+    InnerRtt { now, with_all_paths, fastest }
 }
 
 /// Returns the sum of the paths' rates, in bytes per second.
