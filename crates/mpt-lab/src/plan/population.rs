@@ -6,8 +6,8 @@
 //! - fixed lines: FCC, "Measuring Broadband America", fixed, 2011 to 2023 (rates, latency); Sundaresan et al.,
 //!   "Broadband Internet Performance: A View From the Gateway", SIGCOMM 2011 (queues of modems);
 //! - LTE: Huang et al., "A Close Examination of Performance and Power Characteristics of 4G LTE Networks", MobiSys
-//!   2012; Winstein et al., "Stochastic Forecasts Achieve High Throughput and Low Delay over Cellular Networks", NSDI 2013
-//!   (rates that change by factors, outages, queues of seconds);
+//!   2012; Winstein et al., "Stochastic Forecasts Achieve High Throughput and Low Delay over Cellular Networks", NSDI
+//!   2013 (rates that change by factors, outages, queues of seconds);
 //! - 5G: Narayanan et al., "A Variegated Look at 5G in the Wild", SIGCOMM 2021;
 //! - Starlink and GEO: Michel et al., "A First Look at Starlink Performance", IMC 2022 (rates, delays, loss in bursts);
 //!   Mohan et al., "A Multifaceted Look at Starlink Performance", WWW 2024 (reallocation every 15 s);

@@ -191,10 +191,10 @@ impl Native {
     /// Returns the paths among the `candidates` that are reserved from bulk, and one of them to probe with a train.
     ///
     /// A path with less than a share of `1 /` [`NEGLIGIBLE_RATIO`] of all rates is reserved: what it adds is less than
-    /// what waiting for its packets costs. The quickest path is reserved at a larger share, for flows that send little. While a
-    /// faster path is still in start-up, a quickest link that is known to be slow is reserved, too, unless it delivers
-    /// the flow's whole `backlog` in half of the time that a packet takes longer on the faster path: a short transfer
-    /// is then complete earlier on the slow link.
+    /// what waiting for its packets costs. The quickest path is reserved at a larger share, for flows that send little.
+    /// While a faster path is still in start-up, a quickest link that is known to be slow is reserved, too, unless it
+    /// delivers the flow's whole `backlog` in half of the time that a packet takes longer on the faster path: a short
+    /// transfer is then complete earlier on the slow link.
     pub(super) fn reserved_paths(
         &mut self,
         common: &Common,
