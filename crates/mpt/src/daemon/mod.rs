@@ -9,7 +9,8 @@
 //! for commands and status, [`commands`] executes commands, [`peers`] adds and removes peers, [`pending`] are commands
 //! that wait for one, [`user`] gives up the rights of root, [`config_files`] keeps access to the configuration,
 //! [`control_port`] is the protocol of the original MPT, [`qlog`] writes the event trace, and [`diagnosis`] logs why a
-//! tunnel does not connect. This file is the main loop over all of them, signals, the control socket and netlink events.
+//! tunnel does not connect. This file is the main loop over all of them, signals, the control socket and netlink
+//! events.
 
 mod clients;
 mod commands;
