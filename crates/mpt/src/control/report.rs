@@ -276,6 +276,7 @@ mod tests {
             resent: 3,
             recovered: 2,
             given_up: 1,
+            shared_key: None,
             reorder: Some(ReorderStats { longest_fill_ns: 9_999, ..ReorderStats::default() }),
             drops: drops.clone(),
             paths: vec![path],

@@ -316,6 +316,7 @@ impl Native {
             resent,
             recovered: self.recovered,
             given_up,
+            shared_key: self.association.shared_key(),
             paths: paths.map(|path| self.path_status(path)).collect(),
             ..common
         }
