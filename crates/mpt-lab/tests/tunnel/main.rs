@@ -14,6 +14,7 @@ mod gateway;
 mod hostile;
 mod internet;
 mod kill_switch;
+mod names;
 mod native;
 mod native_host;
 mod paths;

@@ -111,6 +111,9 @@ pub struct PathReport {
     pub name: String,
     /// The peer's address and port on it.
     pub remote: String,
+    /// The name in the configuration that has this address, if it has one.
+    #[serde(default)]
+    pub remote_name: Option<String>,
     /// Its configured weight.
     pub weight: u32,
     /// True if it carries traffic.
@@ -198,6 +201,7 @@ impl PathReport {
         Self {
             name: path.name.clone(),
             remote: path.remote.to_string(),
+            remote_name: None,
             weight: path.weight,
             up: path.state.is_up(),
             cause: cause(path.state).map(str::to_owned),

@@ -4,7 +4,8 @@
 //! [`policy_routing`] routes the whole Internet into the tunnel, [`kill_switch`] drops what evades that, and
 //! [`gateway`] forwards to the Internet; both use tables of [`nft`], which [`restore`] keeps in effect.
 //! [`interface_sync`] updates paths when interfaces change, [`retry_log`] schedules retries, and [`restore_limit`] ends
-//! fights with other programs; [`metering`] counts metered traffic, [`service`] notifies the service manager,
+//! fights with other programs; [`names`] follows the addresses of peers with names, which [`resolver`] looks up;
+//! [`metering`] counts metered traffic, [`service`] notifies the service manager,
 //! [`handshake_flood`] limits floods, and [`handshake_clock`] keeps the last timestamp. [`commands`] executes commands,
 //! [`peers`] adds and removes peers, [`user`] gives up the rights of root, [`config_files`] keeps access to the
 //! configuration, [`control_port`] is the protocol of the original MPT, [`qlog`] writes the event trace, and
@@ -23,10 +24,12 @@ mod interface_sync;
 mod kill_switch;
 mod links;
 mod metering;
+mod names;
 mod nft;
 mod peers;
 mod policy_routing;
 mod qlog;
+mod resolver;
 mod restore;
 mod restore_limit;
 mod retry_log;
@@ -62,6 +65,7 @@ use handshake_clock::HandshakeClock;
 use interface_sync::InterfaceSync;
 use kill_switch::KillSwitch;
 use metering::Metering;
+use names::Names;
 use policy_routing::PolicyRouting;
 use qlog::Qlog;
 use routes::Routes;
@@ -147,6 +151,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         table_monitor: None,
         forwarding_monitor: None,
         diagnosis: Diagnosis::default(),
+        names: Names::default(),
         control,
         tunnel_report: about,
         tun_is_up: None,
@@ -238,6 +243,7 @@ struct Daemon {
     table_monitor: Option<TableMonitor>,
     forwarding_monitor: Option<ForwardingMonitor>,
     diagnosis: Diagnosis,
+    names: Names,
     control: Server,
     tunnel_report: TunnelReport,
     /// The state of the TUN device in netlink events. Events before it is up for the first time are ignored.
@@ -330,6 +336,7 @@ impl Daemon {
     fn finish_iteration(&mut self, now: Time) -> Option<Time> {
         self.process_path_events(now);
         let control = self.serve_control_port(now);
+        let names = self.poll_names(now);
         let (interfaces, clients) = (self.poll_interfaces(now), self.control.poll(now));
         let metering = self.metering.poll(now, &mut self.driver.endpoint);
         let data = self.driver.finish_iteration(now);
@@ -340,7 +347,7 @@ impl Daemon {
         let qlog = self.qlog.as_mut().and_then(|qlog| qlog.poll(now, &mut self.driver.endpoint));
         let service = self.service.poll(now);
         let diagnosis = self.diagnosis.poll(now, &self.driver.endpoint, &self.file);
-        [clients, control, data, diagnosis, interfaces, metering, path_events, qlog, service]
+        [clients, control, data, diagnosis, interfaces, metering, names, path_events, qlog, service]
             .into_iter()
             .flatten()
             .min()
@@ -372,6 +379,7 @@ impl Daemon {
             TABLES => self.handle_table_events(now)?,
             FORWARDING => self.handle_forwarding_events(now)?,
             COPIES => {}
+            NAMES => self.names.schedule(now),
             CONTROL => return Ok(self.handle_requests(now)),
             CONTROL_PORT => {
                 if let Some(port) = &mut self.control_port {
@@ -462,6 +470,7 @@ impl Daemon {
         let about = TunnelReport { uptime_s: now.as_nanos() / 1_000_000_000, ..self.tunnel_report.clone() };
         let mut report = Report::new(about, &self.driver.endpoint.status());
         self.metering.fill_report(&mut report);
+        self.report_names(&mut report);
         report
     }
 
@@ -497,6 +506,7 @@ impl Daemon {
         }
         if any {
             self.diagnosis.on_paths_changed(now);
+            self.names.schedule(now);
         }
         any
     }
@@ -509,3 +519,4 @@ const CONTROL_PORT: Token = Token(4);
 const TABLES: Token = Token(5);
 const COPIES: Token = Token(6);
 const FORWARDING: Token = Token(7);
+const NAMES: Token = Token(8);
