@@ -61,8 +61,8 @@ pub struct Association {
     cookies: Vec<(RemoteAddress, Cookie)>,
     events: VecDeque<SessionEvent>,
     restarted: bool,
-    /// Source of the last initiation that was answered.
-    initiator: Option<RemoteAddress>,
+    /// Sender of the last initiation that was answered, and its source.
+    initiator: Option<(Incarnation, SocketAddr)>,
     shared_key: Option<Box<SharedKey>>,
 }
 
@@ -249,7 +249,7 @@ impl Association {
         }
         let verified = claimed.verify(identity)?;
         let (timestamp, offer) = (verified.timestamp, verified.payload.capabilities);
-        let transcript = verified.transcript();
+        let (transcript, peer) = (verified.transcript(), verified.payload.incarnation);
         if let Some(repeated) = self.answered.as_mut().and_then(|last| last.repeat(now, transcript, source)) {
             return Ok(repeated);
         }
@@ -257,14 +257,14 @@ impl Association {
             return Err(Dropped::StaleHandshake);
         }
         let cipher = identity.capabilities.cipher_with(&offer).ok_or(Dropped::NoCommonCipher)?;
-        let (own, ephemeral) = (self.incarnation_for(verified.payload.incarnation), ephemeral());
-        let returned = self.sessions.was_replaced(verified.payload.incarnation);
+        let (own, ephemeral) = (self.incarnation_for(peer), ephemeral());
+        let returned = self.sessions.was_replaced(peer);
         let (agreed, message) = verified.respond(identity, own, &self.psk, &ephemeral)?;
         self.latest_timestamp = timestamp;
-        let before = self.initiator.replace(source);
-        if let Some(before) = before.filter(|_| returned) {
+        let before = self.initiator.replace((peer, source.1));
+        if let Some((_, before)) = before.filter(|(before, _)| returned && *before != peer) {
             let returns = self.shared_key().map_or(0, |shared| shared.returns) + 1;
-            self.shared_key = Some(Box::new(SharedKey { returns, hosts: [source.1, before.1] }));
+            self.shared_key = Some(Box::new(SharedKey { returns, hosts: [source.1, before] }));
         }
         let (index, response) = (ephemeral.index, message.clone());
         self.answered = Some(Answered { at: now, transcript, index, response, sources: vec![source], spread: false });
