@@ -143,8 +143,8 @@ fn copy_of(seed: u8) -> End {
     copy
 }
 
-/// Runs a handshake. The first response of an incarnation that the initiator has met before is discarded, and so is that
-/// of a ninth; another initiation is due at once.
+/// Runs a handshake. The first response of an incarnation that the initiator has met before is discarded, and so is
+/// that of a ninth; another initiation is due at once.
 fn handshake_twice_if_needed(now: Time, a: &mut End, b: &mut End) {
     handshake(now, a, b);
     if let Some(again) = a.poll(now) {

@@ -84,7 +84,7 @@ impl AsFd for Resolver {
     }
 }
 
-/// Asks the resolvers one after the other: over the main table's route, then over each interface.
+/// Queries the resolvers one after the other: over the main table's route, then over each interface.
 fn look_up(lookup: &Lookup, mark: Option<u32>) -> Result<Vec<IpAddr>, String> {
     let resolvers = resolvers(&|path| fs::read_to_string(path));
     if resolvers.is_empty() {
@@ -125,7 +125,7 @@ fn parse_resolv_conf(text: &str) -> Vec<IpAddr> {
     words.filter_map(address).take(MAX_RESOLVERS).collect()
 }
 
-/// Asks one resolver for the addresses of both families. One of the two is enough.
+/// Queries one resolver for the addresses of both families. One of the two is enough.
 fn ask(resolver: IpAddr, device: Option<&String>, mark: Option<u32>, name: &str) -> Result<Vec<IpAddr>, String> {
     let socket = open(resolver, device, mark).map_err(|error| error.to_string())?;
     let mut ids = [0; 4];
