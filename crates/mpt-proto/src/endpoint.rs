@@ -58,6 +58,8 @@ pub struct Endpoint {
     drops: Drops,
     /// The event trace of native peers is on.
     traced: bool,
+    /// Number of times that a host took over a peer's key from another one.
+    key_takeovers: u64,
 }
 
 /// A TUN read shorter than this is copied: the queue's limit counts bytes, and a packet in a buffer of four times its
@@ -96,6 +98,7 @@ impl Endpoint {
             remote_addresses_changed: false,
             drops: Drops::default(),
             traced: false,
+            key_takeovers: 0,
         };
         endpoint.number_peers();
         endpoint

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::crypto::association::SharedKey;
 use crate::drops::Drops;
 use crate::id::LinkId;
 use crate::path::{Path, PathState, Traffic};
@@ -43,6 +44,8 @@ pub struct PeerStatus {
     pub established_at: Option<Time>,
     /// Packets that were dropped.
     pub drops: Drops,
+    /// The hosts that use its key in turn, if there are two.
+    pub shared_key: Option<SharedKey>,
     /// Its paths.
     pub paths: Vec<PathStatus>,
 }

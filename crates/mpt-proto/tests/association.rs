@@ -4,6 +4,7 @@
 mod ends;
 
 use std::collections::{BTreeMap, HashSet};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use ends::*;
@@ -132,6 +133,60 @@ fn a_restart_is_also_detected_by_the_initiator() {
     assert!(a.established()[0].restarted);
     send(after(10), &mut a, &mut restarted_end, b"number 0");
     send(after(10), &mut restarted_end, &mut a, b"number 0");
+}
+
+/// Makes an end with the key of `seed` that runs on another host.
+fn copy_of(seed: u8) -> End {
+    let mut copy = end(seed, *keys(3 - seed).public());
+    let incarnation = Incarnation([0xEE; 8]);
+    copy.peer = Association::new(*keys(3 - seed).public(), PresharedKey::from_bytes([7; 32]), incarnation);
+    copy
+}
+
+/// Runs a handshake. The first response of an incarnation that the initiator has met before is discarded, and so is
+/// that of a ninth; another initiation is due at once.
+fn handshake_twice_if_needed(now: Time, a: &mut End, b: &mut End) {
+    handshake(now, a, b);
+    if let Some(again) = a.poll(now) {
+        let Reaction::Reply(response) = b.handle(now, a.address, &again.message) else { panic!("no response") };
+        assert_eq!(a.handle(now, b.address, &response), Reaction::Done);
+    }
+}
+
+#[test]
+fn two_hosts_with_one_key_take_turns_and_the_responder_never_repeats_numbers() {
+    let (mut a, mut b) = established();
+    let mut copy = copy_of(1);
+    copy.address = SocketAddr::from(([192, 0, 2, 77], 4754));
+    for turn in 1..30 {
+        let hosts = [a.address, copy.address];
+        let host = if turn % 2 == 1 { &mut copy } else { &mut a };
+        handshake_twice_if_needed(after(10 * turn), host, &mut b);
+        for _ in 0..turn {
+            send(after(10 * turn), host, &mut b, b"new for the responder");
+            send(after(10 * turn), &mut b, host, b"new for the initiator");
+        }
+        let last = host.established().pop().expect("a session");
+        assert!(last.restarted || turn == 1, "the initiator drops what it knows of the responder");
+        // Two incarnations that return in turn are seen at least every second time: each return begins a new list.
+        let shared = b.peer.shared_key();
+        assert!(shared.is_none_or(|shared| shared.hosts.iter().all(|host| hosts.contains(host))), "{shared:?}");
+        assert!(shared.is_none_or(|shared| shared.hosts[0] != shared.hosts[1]), "{shared:?}");
+        assert!(shared.map_or(0, |shared| shared.returns) >= turn / 2, "{shared:?}");
+    }
+}
+
+#[test]
+fn an_initiator_whose_two_peers_have_one_key_never_repeats_numbers() {
+    let (mut a, mut b) = established();
+    let mut copy = copy_of(2);
+    for turn in 1..30 {
+        let now = after(10 * turn);
+        let host = if turn % 2 == 1 { &mut copy } else { &mut b };
+        handshake_twice_if_needed(now, &mut a, host);
+        send(now, &mut a, host, b"new for the responder");
+        send(now, host, &mut a, b"new for the initiator");
+    }
 }
 
 #[test]

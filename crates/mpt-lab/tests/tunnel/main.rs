@@ -16,6 +16,7 @@ mod gateway;
 mod hostile;
 mod internet;
 mod kill_switch;
+mod names;
 mod native;
 mod native_host;
 mod paths;

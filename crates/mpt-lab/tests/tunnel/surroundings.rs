@@ -3,7 +3,7 @@
 
 use crate::{
     internet::{FAR, internet, reaches, start},
-    native_host::{B, Native, OTHER},
+    native_host::{B, Native, OTHER, Third},
     rig::{Rig, sh},
 };
 use mpt_lab::topology::{Family, Host, address};
@@ -109,4 +109,20 @@ fn a_strict_reverse_path_filter_is_warned_of() {
     let caller = Native::initiator(&path(0)).on_top("routes = [\"0.0.0.0/0\", \"::/0\"]");
     rig.launch_with(Host::A, &caller.text());
     rig.wait_until("it is logged", |rig| rig.logged(Host::A, "rp_filter is 1, so the kernel drops") == 1);
+}
+
+#[test]
+fn a_second_host_with_the_same_key_does_not_leave_the_tunnel_dead() {
+    let Some(rig) = Rig::native("one-key", &TWO[..1], &Native::initiator(&path(0))) else { return };
+    sh(&rig.hosts.a, "ping -q -i 0.01 -c 300 10.77.0.2");
+    for round in 1..=2 {
+        let copy = Native::initiator(&path(0)).inside("10.78.0.1").on_top("port = 4755");
+        let third = Third::start(&rig, &rig.hosts.a, "copy", &copy);
+        rig.wait_until("the copy is connected", |_| third.status()["peers"][0]["paths"][0]["up"] == true);
+        drop(third);
+        let start = std::time::Instant::now();
+        rig.wait_for_answer(&[], Family::V4, "after the end of the copy");
+        eprintln!("round {round}: answered {:.2?} after the end of the copy", start.elapsed());
+    }
+    rig.wait_until("B logs it", |rig| rig.logged(Host::B, "two hosts use the key of peer ") == 1);
 }

@@ -27,6 +27,7 @@
 pub mod rekey;
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::crypto::aead::Cipher;
@@ -60,6 +61,18 @@ pub struct Association {
     cookies: Vec<(RemoteAddress, Cookie)>,
     events: VecDeque<SessionEvent>,
     restarted: bool,
+    /// Sender of the last initiation that was answered, and its source.
+    initiator: Option<(Incarnation, SocketAddr)>,
+    shared_key: Option<Box<SharedKey>>,
+}
+
+/// Two hosts that use the key of the peer in turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedKey {
+    /// Number of times that a host returned which the other had replaced.
+    pub returns: u64,
+    /// Address of the host that took over last, and of the one before.
+    pub hosts: [SocketAddr; 2],
 }
 
 /// A handshake that this end initiated and that is not complete.
@@ -138,12 +151,19 @@ impl Association {
             cookies: Vec::new(),
             events: VecDeque::new(),
             restarted: false,
+            initiator: None,
+            shared_key: None,
         }
     }
 
     /// Returns the static key of the peer.
     pub fn peer(&self) -> &PublicKey {
         &self.peer
+    }
+
+    /// Returns the hosts that use the key of the peer in turn, if there are two.
+    pub fn shared_key(&self) -> Option<SharedKey> {
+        self.shared_key.as_deref().copied()
     }
 
     /// Drops all sessions and handshakes, and begins again as another incarnation: the peer treats this end as
@@ -229,7 +249,7 @@ impl Association {
         }
         let verified = claimed.verify(identity)?;
         let (timestamp, offer) = (verified.timestamp, verified.payload.capabilities);
-        let transcript = verified.transcript();
+        let (transcript, peer) = (verified.transcript(), verified.payload.incarnation);
         if let Some(repeated) = self.answered.as_mut().and_then(|last| last.repeat(now, transcript, source)) {
             return Ok(repeated);
         }
@@ -237,12 +257,18 @@ impl Association {
             return Err(Dropped::StaleHandshake);
         }
         let cipher = identity.capabilities.cipher_with(&offer).ok_or(Dropped::NoCommonCipher)?;
-        let ephemeral = ephemeral();
-        let (agreed, message) = verified.respond(identity, self.incarnation, &self.psk, &ephemeral)?;
+        let (own, ephemeral) = (self.incarnation_for(peer), ephemeral());
+        let returned = self.sessions.was_replaced(peer);
+        let (agreed, message) = verified.respond(identity, own, &self.psk, &ephemeral)?;
         self.latest_timestamp = timestamp;
+        let before = self.initiator.replace((peer, source.1));
+        if let Some((_, before)) = before.filter(|(before, _)| returned && *before != peer) {
+            let returns = self.shared_key().map_or(0, |shared| shared.returns) + 1;
+            self.shared_key = Some(Box::new(SharedKey { returns, hosts: [source.1, before] }));
+        }
         let (index, response) = (ephemeral.index, message.clone());
         self.answered = Some(Answered { at: now, transcript, index, response, sources: vec![source], spread: false });
-        self.sessions.await_confirmation(Session::new(now, agreed, cipher, false));
+        self.sessions.await_confirmation(Session::new(now, agreed, cipher, own, false));
         if identity.keys.public() > &self.peer {
             self.yield_to_peer(now, &ephemeral);
         }
@@ -273,9 +299,14 @@ impl Association {
         let pending = self.pending(response.receiver).ok_or(Dropped::UnknownSession)?;
         let agreed = pending.read(identity, &self.psk, response)?;
         let cipher = identity.capabilities.cipher_with(&agreed.payload.capabilities).ok_or(Dropped::NoCommonCipher)?;
+        let own = pending.own;
+        if own != self.incarnation || self.sessions.is_used_up(own, agreed.payload.incarnation) {
+            self.initiate_as_successor(now);
+            return Ok(());
+        }
         // The session keeps the index, so it is not retired with the attempt.
         self.attempt = None;
-        let restarted = self.sessions.install(Session::new(now, agreed, cipher, true));
+        let restarted = self.sessions.install(Session::new(now, agreed, cipher, own, true));
         // Both ends initiated, and the session of this end is in use: a response of ours is not missing.
         self.answered.iter_mut().for_each(|answered| answered.spread = true);
         self.on_established(restarted);
@@ -367,10 +398,29 @@ impl Association {
         std::mem::take(&mut self.restarted)
     }
 
+    /// Returns our incarnation for this one of the peer.
+    fn incarnation_for(&self, peer: Incarnation) -> Incarnation {
+        match self.sessions.is_used_up(self.incarnation, peer) {
+            true => self.incarnation.successor(),
+            false => self.incarnation,
+        }
+    }
+
+    /// Discards a response, because our incarnation in the initiation cannot be used with the incarnation of the peer
+    /// that has answered, and initiates at once as another one.
+    fn initiate_as_successor(&mut self, now: Time) {
+        self.end_attempt();
+        self.incarnation = self.incarnation.successor();
+        self.attempt = Some(Attempt { started: now, tries: 0, next: now, pending: None });
+    }
+
     fn on_established(&mut self, restarted: bool) {
         self.restarted |= restarted;
         self.end_rekey();
         let session = self.sessions.current().expect("a session has just become current");
+        if restarted {
+            self.incarnation = session.own();
+        }
         self.events.push_back(SessionEvent::Established(Established {
             index: session.index(),
             cipher: session.cipher(),

@@ -13,7 +13,10 @@
 //!
 //! Packet numbers and replay windows belong to the pair of incarnations, not to a session (see
 //! [`crate::wire::native`]): they continue across a rekey and start again after a restart of the peer, which drops
-//! every session of the old incarnation.
+//! every session of the old incarnation. A pair whose numbers were dropped must not return, because the peer still has
+//! its half of them and would refuse everything as a repetition. It would return when two hosts use one key in turn:
+//! each is a restart of the other for us, and we are the same for both. [`Sessions::is_used_up`] detects that, and this
+//! end continues as another incarnation.
 
 use std::time::Duration;
 
@@ -45,6 +48,8 @@ pub(super) struct Session {
     local: SessionIndex,
     remote: SessionIndex,
     payload: HandshakePayload,
+    /// Our incarnation in the handshake.
+    own: Incarnation,
     initiated: bool,
     created: Time,
     /// Time at which a handshake last proved the static keys.
@@ -57,14 +62,16 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Makes the session that a handshake agreed on; `initiated` is true if the handshake was ours.
-    pub(super) fn new(now: Time, agreed: Agreed, cipher: Cipher, initiated: bool) -> Self {
+    /// Makes the session that a handshake agreed on, in which this end was the incarnation `own`; `initiated` is true
+    /// if the handshake was ours.
+    pub(super) fn new(now: Time, agreed: Agreed, cipher: Cipher, own: Incarnation, initiated: bool) -> Self {
         let Agreed { local, remote, payload, secrets } = agreed;
         let (to_responder, to_initiator) =
             (AeadKey::new(cipher, &secrets.to_responder), AeadKey::new(cipher, &secrets.to_initiator));
         let (seal, open) = if initiated { (to_responder, to_initiator) } else { (to_initiator, to_responder) };
         let chaining = secrets.chaining;
-        Self { local, remote, payload, initiated, created: now, handshake_at: now, seal, open, chaining, blocks: 0 }
+        let (created, handshake_at, blocks) = (now, now, 0);
+        Self { local, remote, payload, own, initiated, created, handshake_at, seal, open, chaining, blocks }
     }
 
     /// Sets the time at which a handshake last proved the static keys.
@@ -86,6 +93,15 @@ impl Session {
 
     pub(super) fn initiated(&self) -> bool {
         self.initiated
+    }
+
+    pub(super) fn own(&self) -> Incarnation {
+        self.own
+    }
+
+    /// Returns the incarnations of both ends.
+    fn pair(&self) -> Pair {
+        Pair { own: self.own, peer: self.payload.incarnation }
     }
 
     pub(super) fn payload(&self) -> &HandshakePayload {
@@ -122,6 +138,13 @@ impl Session {
     }
 }
 
+/// The incarnations of both ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Pair {
+    own: Incarnation,
+    peer: Incarnation,
+}
+
 /// All usable sessions with one peer.
 #[derive(Default)]
 pub(super) struct Sessions {
@@ -130,7 +153,9 @@ pub(super) struct Sessions {
     next_by_rekey: Option<Session>,
     previous: Option<Session>,
     older: Option<Session>,
-    incarnation: Option<Incarnation>,
+    pair: Option<Pair>,
+    /// Incarnations of the peer that our current incarnation has met, at most [`MAX_MET`].
+    met: Vec<Incarnation>,
     sent: [u64; MAX_PATHS],
     seen: ReplayWindows,
     retired: Vec<SessionIndex>,
@@ -168,9 +193,9 @@ impl Sessions {
         Ok((Opened { path, number, session: index, body }, confirmed))
     }
 
-    /// Returns the full number of a datagram, which must be new. For a new incarnation of the peer every number is new.
+    /// Returns the full number of a datagram, which must be new. For a new pair of incarnations every number is new.
     fn number(&self, session: &Session, path: PathTag, sequence: u32) -> Result<PathSeq, Dropped> {
-        if self.incarnation != Some(session.payload.incarnation) {
+        if self.pair != Some(session.pair()) {
             return Ok(PathSeq(expand(0, sequence)));
         }
         let number = self.seen.expand(path, sequence);
@@ -181,8 +206,8 @@ impl Sessions {
     /// that waits for confirmation is dropped only if it belongs to the same incarnation; otherwise it may be newer
     /// than this one.
     pub(super) fn install(&mut self, session: Session) -> bool {
-        let restarted = self.adopt_incarnation(&session);
-        let next = self.next.take_if(|next| next.payload.incarnation == session.payload.incarnation);
+        let restarted = self.adopt_pair(&session);
+        let next = self.next.take_if(|next| next.pair() == session.pair());
         let current = self.current.replace(session);
         [current, next, self.next_by_rekey.take()].into_iter().flatten().for_each(|previous| self.keep(previous));
         restarted
@@ -215,19 +240,38 @@ impl Sessions {
     fn confirm(&mut self, index: SessionIndex) -> Option<bool> {
         let is_confirmed = |waiting: &mut Session| waiting.local == index;
         let session = self.next_by_rekey.take_if(is_confirmed).or_else(|| self.next.take_if(is_confirmed))?;
-        let restarted = self.adopt_incarnation(&session);
+        let restarted = self.adopt_pair(&session);
         let current = self.current.replace(session);
         // The peer may have used the session of a rekey before this one.
         [current, self.next_by_rekey.take()].into_iter().flatten().for_each(|previous| self.keep(previous));
         Some(restarted)
     }
 
-    /// Drops the state of any other incarnation of the peer. Returns true if there was one.
-    fn adopt_incarnation(&mut self, session: &Session) -> bool {
-        let before = self.incarnation.replace(session.payload.incarnation);
-        if before == self.incarnation {
+    /// Returns true if this end cannot meet this incarnation of the peer as `own`: it has met it as `own`, and dropped
+    /// their numbers since, or cannot know, because it has met too many.
+    pub(super) fn is_used_up(&self, own: Incarnation, peer: Incarnation) -> bool {
+        let is_current = self.pair == Some(Pair { own, peer });
+        let is_known = self.pair.is_some_and(|pair| pair.own == own);
+        is_known && !is_current && (self.met.contains(&peer) || self.met.len() >= MAX_MET)
+    }
+
+    /// Returns true if this incarnation of the peer was replaced by another one. Only a second host with the same key,
+    /// or a copy of the first, can use it again.
+    pub(super) fn was_replaced(&self, peer: Incarnation) -> bool {
+        self.pair.is_some_and(|pair| pair.peer != peer) && self.met.contains(&peer)
+    }
+
+    /// Drops the state of any other pair of incarnations. Returns true if there was one.
+    fn adopt_pair(&mut self, session: &Session) -> bool {
+        let pair = session.pair();
+        let before = self.pair.replace(pair);
+        if before == self.pair {
             return false;
         }
+        if before.is_some_and(|before| before.own != pair.own) {
+            self.met.clear();
+        }
+        self.met.push(pair.peer);
         let gone = [self.current.take(), self.next_by_rekey.take(), self.previous.take(), self.older.take()];
         gone.into_iter().for_each(|session| self.retire(session));
         (self.sent, self.seen) = ([0; MAX_PATHS], ReplayWindows::default());
@@ -316,6 +360,8 @@ impl Sessions {
     }
 }
 
+/// Incarnations of a peer that are remembered: each restart of the peer is one. 64 bytes.
+const MAX_MET: usize = 8;
 /// WireGuard's Rekey-After-Time, whitepaper section 6.1.
 pub const REKEY_AFTER: Duration = Duration::from_secs(120);
 /// A handshake is due this long after the last one. It proves the static keys again, so an attacker who has read the
@@ -341,7 +387,7 @@ mod tests {
             HandshakePayload { version: 1, incarnation: Incarnation([0; 8]), capabilities: Capabilities::new(true) };
         let agreed = Agreed { local: SessionIndex::new(1), remote: SessionIndex::new(2), payload, secrets };
         let mut sessions = Sessions::default();
-        sessions.install(Session { blocks, ..Session::new(Time::START, agreed, cipher, false) });
+        sessions.install(Session { blocks, ..Session::new(Time::START, agreed, cipher, Incarnation([1; 8]), false) });
         sessions
     }
 

@@ -15,7 +15,9 @@ impl Endpoint {
     /// Handles a handshake message. Under load, an initiation without a valid cookie gets a cookie reply in place of a
     /// response.
     pub(super) fn handle_handshake(&mut self, now: Time, received: &RecvMeta, datagram: &[u8]) -> Result<(), Dropped> {
-        let Self { sessions: Some(sessions), peers, tx, .. } = self else { return Err(Dropped::UnknownProtocol) };
+        let Self { sessions: Some(sessions), peers, tx, key_takeovers, .. } = self else {
+            return Err(Dropped::UnknownProtocol);
+        };
         let message = HandshakeMessage::decode(datagram).ok_or(Dropped::Malformed)?;
         if let Err(rejection) = admit(sessions, peers, now, received, &message) {
             let Rejection::Reply(cookie) = rejection else { return Err(rejection.reason()) };
@@ -30,7 +32,9 @@ impl Endpoint {
                 let association = peers[peer].association().ok_or(Dropped::UnknownPeer)?;
                 let (identity, indexes) = sessions.parts();
                 let ephemeral = || indexes.ephemeral_input(peer);
+                let shared = association.shared_key();
                 let response = association.handle_initiation(now, identity, claimed, source, ephemeral)?;
+                *key_takeovers += u64::from(association.shared_key() != shared);
                 answer(tx, received, &response.message);
                 peer
             }
@@ -76,6 +80,11 @@ impl Endpoint {
     /// [`crate::crypto::handshake::Clock::resume_after`].
     pub fn last_timestamp(&self) -> Option<Tai64n> {
         self.sessions.as_ref()?.identity().clock.last()
+    }
+
+    /// Returns how often a host took over a peer's key from another one, see [`crate::stats::PeerStatus::shared_key`].
+    pub fn key_takeovers(&self) -> u64 {
+        self.key_takeovers
     }
 
     /// Returns the number of handshake messages that were refused so far.

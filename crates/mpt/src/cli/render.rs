@@ -162,7 +162,7 @@ fn row(path: &PathReport, sent_by_all: u64, is_measured: bool) -> Row {
         bytes(path.sent_bytes),
         bytes(path.received_bytes),
         format!("{:.0} %", path.sent_bytes as f64 * 100.0 / sent_by_all.max(1) as f64),
-        path.remote.clone(),
+        path.remote_name.as_ref().map_or_else(|| path.remote.clone(), |name| format!("{} ({name})", path.remote)),
     ]);
     row
 }
@@ -239,6 +239,7 @@ mod tests {
         PathReport {
             name: name.to_owned(),
             remote: "192.0.2.1:4754".to_owned(),
+            remote_name: None,
             weight: 10,
             up: cause.is_none(),
             cause: cause.map(str::to_owned),

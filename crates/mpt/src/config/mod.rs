@@ -40,6 +40,7 @@ use std::path::Path;
 
 pub use model::File;
 pub use problem::{Problem, Severity};
+pub(crate) use value_types::is_host;
 
 use crate::files::Files;
 use crate::legacy::toml::{Allowed, Imported};

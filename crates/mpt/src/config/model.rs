@@ -126,8 +126,19 @@ pub struct Auto {
     pub interfaces: Patterns,
     /// The peer's addresses, in order of preference.
     pub remotes: Vec<At<SocketAddr>>,
+    /// Its names, each with its port, whose addresses follow.
+    pub names: Vec<At<HostName>>,
     /// Number of paths between two addresses.
     pub ports: u8,
+}
+
+/// The name of a host that is looked up in DNS, and a UDP port there.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HostName {
+    /// The name, in lower case and without a final dot.
+    pub name: String,
+    /// The port.
+    pub port: u16,
 }
 
 /// A connection in the protocol of the original MPT.

@@ -13,8 +13,9 @@ use mpt_proto::path_manager::{Pairs, Patterns};
 use mpt_proto::repair::fec;
 use mpt_proto::time::Rate;
 
-use super::model::Auto;
+use super::model::{Auto, HostName};
 use super::reader::Reader;
+use super::value_types::RemoteHost;
 use super::values::{At, Role};
 use super::{defaults, value_types};
 use crate::files::Files;
@@ -126,17 +127,25 @@ pub fn pairs(table: &mut Reader<'_, '_, '_>) -> Pairs {
 
 /// Reads automatic paths over this host's interfaces; `port` is the default for remote addresses.
 pub fn auto(table: &mut Reader<'_, '_, '_>, port: u16) -> Option<Auto> {
-    let remotes = table.read("remote", &value_types::one_or_list(value_types::remote("203.0.113.7")));
+    let remotes = table.read("remote", &value_types::one_or_list(value_types::remote_or_name("203.0.113.7")));
     if !table.has("remote") && (table.has("interfaces") || table.has("ports")) {
-        table.missing("remote is missing", "the peer's address: remote = \"203.0.113.7\"".to_owned());
+        table.missing("remote is missing", "the peer's address or name: remote = \"203.0.113.7\"".to_owned());
     }
     let interfaces = table.read("interfaces", &value_types::interfaces());
     let ports = table.read_or("ports", &value_types::integer("a number of ports", 1..=8, 2), defaults::PORTS).value;
-    let At { value: remotes, line } = remotes?;
-    let at = |(ip, own): (_, Option<u16>)| At { value: (ip, own.unwrap_or(port)).into(), line };
+    let At { value, line } = remotes?;
+    let (mut remotes, mut names) = (Vec::new(), Vec::new());
+    for (host, own) in value {
+        let port = own.unwrap_or(port);
+        match host {
+            RemoteHost::Address(ip) => remotes.push(At { value: (ip, port).into(), line }),
+            RemoteHost::Name(name) => names.push(At { value: HostName { name, port }, line }),
+        }
+    }
     Some(Auto {
         interfaces: interfaces.map_or_else(Patterns::all, |patterns| Patterns::new(patterns.value)),
-        remotes: remotes.into_iter().map(at).collect(),
+        remotes,
+        names,
         ports: u8::try_from(ports).unwrap_or(1),
     })
 }

@@ -273,7 +273,10 @@ fn suggest<T: 'static>(key: &str, value: &DeValue<'_>, value_type: &ValueType<T>
         return Some("did you mean \"standby\"?".to_owned());
     }
     if let Some(name) = host_name(text).filter(|_| value_type.description.starts_with("the IP address of a host")) {
-        return Some(format!("names are not looked up: `dig +short {name}` prints its address"));
+        return Some(match value_type.description.contains("name") {
+            true => "a name has letters, digits, hyphens and dots: remote = \"home.example.org:4754\"".to_owned(),
+            false => format!("names are looked up for remote in [[peer]] only: `dig +short {name}` prints its address"),
+        });
     }
     fits(text).then(|| format!("without quotes: {key} = {text}"))
 }

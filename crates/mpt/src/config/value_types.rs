@@ -311,6 +311,42 @@ pub fn remote(example: &str) -> ValueType<(IpAddr, Option<u16>)> {
     })
 }
 
+/// The address or the name of a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RemoteHost {
+    /// An address.
+    Address(IpAddr),
+    /// A name, in lower case and without a final dot.
+    Name(String),
+}
+
+/// The address or the name of a host, with or without a port.
+pub fn remote_or_name(example: &str) -> ValueType<(RemoteHost, Option<u16>)> {
+    let address = remote(example);
+    let description = format!("{}; or its name", address.description);
+    ValueType::new(description, &address.example, move |value| match (address.parse)(value) {
+        Some((ip, port)) => Some((RemoteHost::Address(ip), port)),
+        None => parse_name(value.as_str()?).map(|(name, port)| (RemoteHost::Name(name), port)),
+    })
+}
+
+/// Parses the name of a host (RFC 1123 section 2.1) with or without a port. It has a dot and ends with a letter, so
+/// that a misspelt address is not a name.
+fn parse_name(text: &str) -> Option<(String, Option<u16>)> {
+    let (name, port) = match text.split_once(':') {
+        Some((name, port)) => (name, Some(port.parse().ok().filter(|port| *port > 0)?)),
+        None => (text, None),
+    };
+    let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+    let is_label = |label: &str| {
+        let is_plain = label.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'-' || c == b'_');
+        (1..=63).contains(&label.len()) && is_plain && !label.starts_with('-') && !label.ends_with('-')
+    };
+    let last_has_letter = name.rsplit('.').next()?.starts_with(|c: char| c.is_ascii_alphabetic());
+    (name.len() <= 253 && name.contains('.') && name.split('.').all(is_label) && last_has_letter)
+        .then_some((name, port))
+}
+
 fn parse_endpoint(text: &str) -> Option<(IpAddr, Option<u16>)> {
     let bracketed = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     if let Some(inner) = bracketed {
@@ -321,7 +357,7 @@ fn parse_endpoint(text: &str) -> Option<(IpAddr, Option<u16>)> {
 }
 
 /// Returns true if it can be the address of one host.
-fn is_host(ip: IpAddr) -> bool {
+pub fn is_host(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
     let everybody = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
     !(ip.is_unspecified() || ip.is_multicast() || everybody)
@@ -404,6 +440,30 @@ mod tests {
             (format_with_unit(64_000, &RATES), format_with_unit(100_000_000_000, &RATES)),
             ("64kbit".to_owned(), "100gbit".to_owned())
         );
+    }
+
+    #[test]
+    fn a_name_has_a_dot_and_labels_of_letters_digits_and_hyphens() {
+        let name = |name: &str, port| Some((name.to_owned(), port));
+        assert_eq!(parse_name("Home.Example.org"), name("home.example.org", None));
+        assert_eq!(parse_name("home.example.org.:4755"), name("home.example.org", Some(4755)));
+        assert_eq!(parse_name("xn--bcher-kva.example"), name("xn--bcher-kva.example", None));
+        let long = format!("{}.example", "a".repeat(64));
+        for wrong in [
+            "",
+            "home",
+            "203.0.113",
+            "1.2.3.4.5",
+            "a..b",
+            "-a.example",
+            "a.example:0",
+            "a.example:x",
+            "b\u{fc}.example",
+            "a b.c",
+            &long,
+        ] {
+            assert_eq!(parse_name(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

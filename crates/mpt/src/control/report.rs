@@ -118,6 +118,9 @@ pub struct PathReport {
     pub name: String,
     /// The peer's address and port on it.
     pub remote: String,
+    /// The name in the configuration that has this address, if it has one.
+    #[serde(default)]
+    pub remote_name: Option<String>,
     /// Its configured weight.
     pub weight: u32,
     /// True if it carries traffic.
@@ -240,6 +243,7 @@ impl PathReport {
         Self {
             name: path.name.clone(),
             remote: path.remote.to_string(),
+            remote_name: None,
             weight: path.weight,
             up: path.state.is_up(),
             cause: cause(path.state).map(str::to_owned),
@@ -327,6 +331,7 @@ mod tests {
             recovered: 2,
             given_up: 1,
             established_at: Some(Time::from_nanos(2_000_000_000)),
+            shared_key: None,
             reorder: Some(ReorderStats { longest_fill_ns: 9_999, ..ReorderStats::default() }),
             drops: drops.clone(),
             paths: vec![path],

@@ -49,6 +49,7 @@ impl Daemon {
         let about = TunnelReport { uptime_s, uptime_us, ..self.tunnel_report.clone() };
         let mut report = Report::new(about, &self.driver.endpoint.status_of(first, count));
         self.metering.fill_report(&mut report);
+        self.report_names(&mut report);
         report
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
+use mpt_proto::crypto::association::SharedKey;
 use mpt_proto::drops::Dropped;
 use mpt_proto::endpoint::Endpoint;
 use mpt_proto::path::{DownCause, PathState};
@@ -14,7 +15,7 @@ use super::policy_routing;
 use crate::config::File;
 use crate::config::model::{Mode, Peer};
 
-/// Peers without an answer, and handshakes that were refused.
+/// Peers without an answer, handshakes that were refused, and keys that two hosts use.
 #[derive(Debug, Default)]
 pub struct Diagnosis {
     /// Time of the next look.
@@ -23,8 +24,10 @@ pub struct Diagnosis {
     looked: Option<Time>,
     /// The time of the next line about each peer that does not answer.
     silent: BTreeMap<String, Time>,
-    /// Number of refused handshakes at the last look.
-    refused: u64,
+    /// Number of refused handshakes, and of hosts that took over a key, at the last look.
+    counted: u64,
+    /// For each peer whose key two hosts use: the number of returns that was logged last, and when.
+    shared: BTreeMap<String, (u64, Time)>,
     /// For each reason: the count that was logged last, and when.
     logged: BTreeMap<&'static str, (u64, Time)>,
 }
@@ -40,15 +43,16 @@ impl Diagnosis {
         if *file.mode != Mode::Native {
             return None;
         }
-        let refused = endpoint.refused_handshakes();
-        if refused != self.refused {
+        let counted = endpoint.refused_handshakes() + endpoint.key_takeovers();
+        if counted != self.counted {
             let next = self.looked.map_or(now, |looked| looked + LOOK_INTERVAL);
             self.due = Some(self.due.map_or(next, |due| due.min(next)));
         }
         if self.due.is_some_and(|due| due <= now) {
-            (self.refused, self.looked) = (refused, Some(now));
+            (self.counted, self.looked) = (counted, Some(now));
             let status = endpoint.status();
             self.log_refused(now, &status);
+            self.log_shared_keys(now, &status);
             self.log_silent(now, &status, file);
         }
         self.due
@@ -62,6 +66,20 @@ impl Diagnosis {
                 self.logged.insert(text, (count, now));
                 tracing::warn!(handshakes = count - before, "{text}; hint: {hint}");
             }
+        }
+    }
+
+    fn log_shared_keys(&mut self, now: Time, status: &EndpointStatus) {
+        self.shared.retain(|name, _| status.peers.iter().any(|peer| peer.name == *name));
+        for peer in &status.peers {
+            let Some(SharedKey { returns, hosts: [last, before] }) = peer.shared_key else { continue };
+            let logged = self.shared.get(&peer.name);
+            if logged.is_some_and(|(count, at)| returns == *count || now.since(*at) < INTERVAL) {
+                continue;
+            }
+            self.shared.insert(peer.name.clone(), (returns, now));
+            let name = &peer.name;
+            tracing::warn!(returns, "two hosts use the key of peer {name}: {last} and {before}; hint: {SHARED_KEY}");
         }
     }
 
@@ -139,6 +157,7 @@ const REFUSALS: [(Dropped, &str, &str); 2] = [
         "the clock of the peer is behind, or two hosts use its key, or somebody repeats handshakes",
     ),
 ];
+const SHARED_KEY: &str = "each takes the tunnel from the other; give one of them a key of its own: mpt key new";
 /// Time that a peer has for its first answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Minimum interval of looks that refused handshakes cause.

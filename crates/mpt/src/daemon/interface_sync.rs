@@ -25,6 +25,8 @@ use crate::config::model::{Auto, Mode, Peer};
 #[derive(Debug)]
 pub(super) struct InterfaceSync {
     pub(super) tun: u32,
+    /// Names of the interfaces that paths may use.
+    pub(super) usable: Vec<String>,
     /// By the peer's name.
     peers: BTreeMap<String, Paths>,
     links: BTreeMap<SocketKey, LinkId>,
@@ -68,6 +70,7 @@ impl InterfaceSync {
     pub(super) fn new(tun: u32) -> Self {
         Self {
             tun,
+            usable: Vec::new(),
             peers: BTreeMap::new(),
             links: BTreeMap::new(),
             listening: BTreeMap::new(),
@@ -185,6 +188,9 @@ impl Daemon {
         }
         let mut netlink = Netlink::open_for(policy_routing::mark(&self.file))?;
         let interfaces = self.interface_sync.interfaces(&mut netlink)?;
+        let usable = interfaces.iter().filter(|interface| interface.usable);
+        self.interface_sync.usable = usable.map(|interface| interface.name.clone()).collect();
+        self.set_names(now);
         self.sync_configured(now, &interfaces);
         if self.file.accepts_incoming() {
             self.listen(now, &interfaces);
@@ -194,8 +200,11 @@ impl Daemon {
         }
         let autos = self.file.peers.iter().filter_map(|peer| Some((peer, peer.auto.as_ref()?)));
         let advertised = |peer: &Peer| self.driver.endpoint.remote_addresses(&peer.name);
-        let policies: Vec<_> =
-            autos.map(|(peer, auto)| (peer.name.to_string(), path_policy(peer, auto, advertised(peer)))).collect();
+        let policies: Vec<_> = autos
+            .map(|(peer, auto)| {
+                (peer.name.to_string(), path_policy(peer, auto, self.names.remotes(peer), advertised(peer)))
+            })
+            .collect();
         for (name, policy) in policies {
             let reaches = |interface: &Interface, own: IpAddr, remote: IpAddr| {
                 netlink.reaches(remote, own, interface.index).unwrap_or(false)
@@ -320,8 +329,7 @@ impl Daemon {
 
     fn is_configured(&self, peer: &str, remote: SocketAddr) -> bool {
         let peer = self.file.peers.iter().find(|known| *known.name == peer);
-        let remotes = peer.and_then(|peer| peer.auto.as_ref()).map(|auto| &auto.remotes);
-        remotes.is_some_and(|remotes| remotes.iter().any(|known| **known == remote))
+        peer.is_some_and(|peer| self.names.remotes(peer).contains(&remote))
     }
 
     /// Returns the socket of a path, and opens it if needed.
@@ -485,8 +493,7 @@ fn socket_key(candidate: &CandidatePath, port: u16) -> SocketKey {
 }
 
 /// Returns the path manager's policy for a peer. It leaves out interfaces with configured paths.
-fn path_policy(peer: &Peer, auto: &Auto, advertised: Vec<SocketAddr>) -> Policy {
-    let mut remotes: Vec<_> = auto.remotes.iter().map(|remote| **remote).collect();
+fn path_policy(peer: &Peer, auto: &Auto, mut remotes: Vec<SocketAddr>, advertised: Vec<SocketAddr>) -> Policy {
     let more =
         advertised.into_iter().filter(|advertised| peer.pairs == Pairs::FullMesh && !remotes.contains(advertised));
     remotes.extend(more.collect::<Vec<_>>());

@@ -4,7 +4,8 @@
 //! [`policy_routing`] routes the whole Internet into the tunnel, [`kill_switch`] drops what evades that, and
 //! [`gateway`] forwards to the Internet; both use tables of [`nft`], which [`restore`] keeps in effect.
 //! [`interface_sync`] updates paths when interfaces change, [`retry_log`] schedules retries, and [`restore_limit`] ends
-//! fights with other programs; [`metering`] counts metered traffic, [`service`] notifies the service manager,
+//! fights with other programs; [`names`] follows the addresses of peers with names, which [`resolver`] looks up;
+//! [`metering`] counts metered traffic, [`service`] notifies the service manager,
 //! [`handshake_flood`] limits floods, and [`handshake_clock`] keeps the last timestamp. [`clients`] serves the sockets
 //! for commands and status, [`commands`] executes commands, [`peers`] adds and removes peers, [`pending`] are commands
 //! that wait for one, [`user`] gives up the rights of root, [`config_files`] keeps access to the configuration,
@@ -25,11 +26,13 @@ mod interface_sync;
 mod kill_switch;
 mod links;
 mod metering;
+mod names;
 pub(crate) mod nft;
 mod peers;
 mod pending;
 mod policy_routing;
 mod qlog;
+mod resolver;
 mod restore;
 mod restore_limit;
 mod retry_log;
@@ -63,6 +66,7 @@ use handshake_clock::HandshakeClock;
 use interface_sync::InterfaceSync;
 use kill_switch::KillSwitch;
 use metering::Metering;
+use names::Names;
 use pending::PendingCommand;
 use policy_routing::PolicyRouting;
 use qlog::Qlog;
@@ -152,6 +156,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         table_monitor: None,
         forwarding_monitor: None,
         diagnosis: Diagnosis::default(),
+        names: Names::default(),
         control,
         status,
         tunnel_report: about,
@@ -244,6 +249,7 @@ struct Daemon {
     table_monitor: Option<TableMonitor>,
     forwarding_monitor: Option<ForwardingMonitor>,
     diagnosis: Diagnosis,
+    names: Names,
     control: Server,
     /// Takes requests that change nothing.
     status: Server,
@@ -341,6 +347,7 @@ impl Daemon {
     fn finish_iteration(&mut self, now: Time) -> Option<Time> {
         self.process_path_events(now);
         let control = self.serve_control_port(now);
+        let names = self.poll_names(now);
         let interfaces = self.poll_interfaces(now);
         let metering = self.metering.poll(now, &mut self.driver.endpoint);
         for (peer, path) in self.metering.take_used_up() {
@@ -355,7 +362,7 @@ impl Daemon {
         let qlog = self.qlog.as_mut().and_then(|qlog| qlog.poll(now, &mut self.driver.endpoint));
         let service = self.service.poll(now);
         let diagnosis = self.diagnosis.poll(now, &self.driver.endpoint, &self.file);
-        [clients, control, data, diagnosis, interfaces, metering, path_events, qlog, service]
+        [clients, control, data, diagnosis, interfaces, metering, names, path_events, qlog, service]
             .into_iter()
             .flatten()
             .min()
@@ -388,6 +395,7 @@ impl Daemon {
             TABLES => self.handle_table_events(now)?,
             FORWARDING => self.handle_forwarding_events(now)?,
             COPIES => {}
+            NAMES => self.names.schedule(now),
             CONTROL | STATUS => return Ok(self.handle_requests(now, ready.token)),
             CONTROL_PORT => {
                 if let Some(port) = &mut self.control_port {
@@ -498,6 +506,7 @@ impl Daemon {
         }
         if any {
             self.diagnosis.on_paths_changed(now);
+            self.names.schedule(now);
         }
         any
     }
@@ -511,3 +520,4 @@ const TABLES: Token = Token(5);
 const COPIES: Token = Token(6);
 const FORWARDING: Token = Token(7);
 const STATUS: Token = Token(8);
+const NAMES: Token = Token(9);

@@ -311,7 +311,7 @@ fn inner_mtu(file: &File, netlink: &mut Netlink) -> Result<usize, Failure> {
             let outer = netlink.route_to(remote.ip(), None)?.map_or(ETHERNET, |hop| hop.mtu.min(ETHERNET));
             smallest = smallest.min(mpt_proto::config::inner_mtu(outer as usize, **remote, overhead));
         }
-        if peer.connects_to_us() {
+        if peer.connects_to_us() || peer.auto.as_ref().is_some_and(|auto| !auto.names.is_empty()) {
             // The peer may connect over IPv4 or IPv6; IPv6 leaves less.
             smallest = smallest.min(mpt_proto::config::inner_mtu(ETHERNET as usize, any, overhead));
         }

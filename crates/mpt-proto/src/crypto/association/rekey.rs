@@ -183,7 +183,7 @@ impl Association {
         let secrets = Secrets::of_rekey(chaining, own, &remote.ephemeral, &self.psk, messages);
         let secrets = secrets.map_err(|_| Dropped::NotAuthentic)?;
         let agreed = Agreed { local: local.index, remote: remote.index, payload: *base.payload(), secrets };
-        Ok(Session::new(now, agreed, base.cipher(), initiated).with_handshake_at(base.handshake_at()))
+        Ok(Session::new(now, agreed, base.cipher(), base.own(), initiated).with_handshake_at(base.handshake_at()))
     }
 
     /// Drops our attempt and our response: another session takes the place of the one to which they belong.

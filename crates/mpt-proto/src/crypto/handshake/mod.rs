@@ -87,6 +87,8 @@ impl Drop for EphemeralInput {
 /// An initiation of ours that waits for its response.
 pub(super) struct Pending {
     pub(super) index: SessionIndex,
+    /// Our incarnation in it.
+    pub(super) own: Incarnation,
     pub(super) mac1: [u8; MAC],
     /// Destinations of its copies, at most one for each path.
     pub(super) sent_to: Vec<RemoteAddress>,
@@ -116,7 +118,7 @@ impl Pending {
         let noise =
             noise::Initiator::write(noise::SESSION, &identity.keys, peer, ephemeral.ephemeral, &plain, &mut message);
         let mac1 = sign(peer, &mut message);
-        (Self { index: ephemeral.index, mac1, sent_to: Vec::new(), noise }, message)
+        (Self { index: ephemeral.index, own: incarnation, mac1, sent_to: Vec::new(), noise }, message)
     }
 
     /// Reads the response to it. A forged response changes nothing.

@@ -33,6 +33,13 @@ pub struct HandshakePayload {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Incarnation(pub [u8; 8]);
 
+impl Incarnation {
+    /// Returns another incarnation of the same end.
+    pub(in crate::crypto) fn successor(self) -> Self {
+        Self(u64::from_be_bytes(self.0).wrapping_add(1).to_be_bytes())
+    }
+}
+
 /// The capabilities of one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {

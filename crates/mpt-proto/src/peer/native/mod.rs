@@ -317,6 +317,7 @@ impl Native {
             recovered: self.recovered,
             given_up,
             established_at: self.has_session.then_some(self.established_at),
+            shared_key: self.association.shared_key(),
             paths: paths.map(|path| self.path_status(path)).collect(),
             ..common
         }

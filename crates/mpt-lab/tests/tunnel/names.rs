@@ -1,0 +1,144 @@
+//! Peers with names, looked up at a DNS server that this test runs on host B.
+
+use crate::{
+    native_host::Native,
+    rig::{Rig, sh},
+};
+use mpt_lab::topology::{Family, Host, address};
+use std::{
+    fs,
+    net::{IpAddr, Ipv4Addr, UdpSocket},
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    thread,
+    time::Duration,
+};
+
+const NAME: &str = "home.example.org";
+
+/// A DNS server on host B that knows one name, and the resolv.conf of host A that names it.
+struct Dns {
+    folder: PathBuf,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    addresses: Vec<Ipv4Addr>,
+    silent: bool,
+    queries: usize,
+}
+
+impl Dns {
+    fn start(rig: &Rig, addresses: &[Ipv4Addr]) -> Self {
+        let at = address(Host::B, 0, Family::V4);
+        let bound = rig.hosts.b.enter(|| UdpSocket::bind((at, 53))).expect("a namespace");
+        let socket = bound.expect("a socket");
+        let state = Arc::new(Mutex::new(State { addresses: addresses.to_vec(), ..State::default() }));
+        let served = Arc::downgrade(&state);
+        socket.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
+        thread::spawn(move || {
+            let mut query = [0; 512];
+            while let Some(state) = served.upgrade() {
+                let Ok((len, from)) = socket.recv_from(&mut query) else { continue };
+                let mut state = state.lock().expect("a state");
+                state.queries += 1;
+                if !state.silent {
+                    socket.send_to(&answer(&query[..len], &state.addresses), from).expect("an answer");
+                }
+            }
+        });
+        // `ip netns exec` mounts the files of this folder over those of /etc.
+        let folder = PathBuf::from("/etc/netns").join(rig.hosts.a.name());
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::write(folder.join("resolv.conf"), format!("nameserver {at}\n")).expect("a file");
+        Self { folder, state }
+    }
+
+    fn set(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.lock().expect("a state"));
+    }
+
+    fn queries(&self) -> usize {
+        self.state.lock().expect("a state").queries
+    }
+}
+
+impl Drop for Dns {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+        // Fails while other tests have folders there.
+        let _ = fs::remove_dir("/etc/netns");
+    }
+}
+
+/// Returns the answer to a query (RFC 1035 section 4.1): the addresses for a query of type A, and none for others.
+fn answer(query: &[u8], addresses: &[Ipv4Addr]) -> Vec<u8> {
+    let is_a = query[query.len() - 3] == 1;
+    let addresses = if is_a { addresses } else { &[] };
+    let mut answer = query.to_vec();
+    (answer[2], answer[3], answer[7]) = (0x81, 0x80, addresses.len() as u8);
+    for address in addresses {
+        // The name at octet 12, type A, class IN, 60 s, 4 octets.
+        answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
+        answer.extend(address.octets());
+    }
+    answer
+}
+
+/// Returns host B's address on the only link, and others in the same network.
+fn on_link(rig_path: usize) -> [Ipv4Addr; 3] {
+    let IpAddr::V4(first) = address(Host::B, rig_path, Family::V4) else { panic!("an IPv4 address") };
+    let [a, b, c, d] = first.octets();
+    [first, Ipv4Addr::new(a, b, c, d + 20), Ipv4Addr::new(a, b, c, d + 40)]
+}
+
+fn initiator() -> Native {
+    Native::initiator(&format!("remote = \"{NAME}\""))
+}
+
+#[test]
+fn a_tunnel_follows_the_address_of_a_name_and_survives_a_silent_resolver() {
+    let Some(mut rig) = Rig::build("name-follows", &["delay=1ms"]) else { return };
+    let [first, second, nobody] = on_link(0);
+    let dns = Dns::start(&rig, &[nobody, second]);
+    sh(&rig.hosts.b, &format!("ip address add {second}/24 dev eth1"));
+    rig.launch_with(Host::B, &Native::responder().text());
+    dns.set(|state| state.silent = true);
+    rig.launch_with(Host::A, &initiator().text());
+    rig.wait_until("the silence is logged", |rig| rig.logged(Host::A, "no answer within 2 s") > 0);
+    assert!(rig.mpt(Host::A, &["status"]).status.success(), "the daemon waits for no resolver");
+    dns.set(|state| state.silent = false);
+    // Nobody has the first address of the answer, so the second is tried.
+    rig.wait_for_answer(&[], Family::V4, "at the second address of the answer");
+    let path = rig.path(Host::A, 0);
+    assert_eq!((path["remote"].as_str(), path["remote_name"].as_str()), (Some(&*format!("{second}:4754")), Some(NAME)));
+    let table = String::from_utf8(rig.mpt(Host::A, &["status"]).stdout).expect("text");
+    assert!(table.contains(&format!("{second}:4754 ({NAME})")), "{table}");
+
+    // The address changes in use, as DynDNS does it: the old one is gone.
+    dns.set(|state| state.addresses = vec![first]);
+    sh(&rig.hosts.b, &format!("ip address del {second}/24 dev eth1"));
+    rig.wait_until("A uses the new address", |rig| rig.remotes(Host::A) == [format!("{first}:4754")]);
+    rig.wait_for_answer(&[], Family::V4, "at the new address");
+    assert_eq!(rig.logged(Host::A, "cannot look up the address of a peer"), 1, "at most once a minute");
+}
+
+#[test]
+fn a_name_is_looked_up_under_the_kill_switch() {
+    let Some(mut rig) = Rig::build("name-kill-switch", &["delay=1ms"]) else { return };
+    let [first, ..] = on_link(0);
+    let dns = Dns::start(&rig, &[first]);
+    rig.launch_with(Host::B, &Native::responder().text());
+    let lines = "routes = [\"0.0.0.0/0\", \"::/0\"]\nkill_switch = true\noutside = []";
+    rig.launch_with(Host::A, &initiator().on_top(lines).text());
+    rig.wait_for_answer(&[], Family::V4, "under the kill switch");
+    let queries = dns.queries();
+    assert!(queries >= 2, "{queries}");
+    // Other programs cannot ask that resolver beside the tunnel.
+    let at = address(Host::B, 0, Family::V4);
+    let other = rig.hosts.a.enter(|| UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.send_to(b"?", (at, 53))));
+    let sent = other.expect("a namespace");
+    rig.wait_for_answer(&[], Family::V4, "the tunnel");
+    assert!(sent.is_err() || dns.queries() == queries, "{sent:?}");
+}
