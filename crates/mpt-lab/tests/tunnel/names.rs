@@ -113,7 +113,7 @@ fn a_tunnel_follows_the_address_of_a_name_and_survives_a_silent_resolver() {
     rig.wait_for_answer(&[], Family::V4, "at the second address of the answer");
     let path = rig.path(Host::A, 0);
     assert_eq!((path["remote"].as_str(), path["remote_name"].as_str()), (Some(&*format!("{second}:4754")), Some(NAME)));
-    let table = String::from_utf8(rig.mpt(Host::A, &["status"]).stdout).expect("text");
+    let table = String::from_utf8(rig.mpt(Host::A, &["path", "list"]).stdout).expect("text");
     assert!(table.contains(&format!("{second}:4754 ({NAME})")), "{table}");
 
     // The address changes in use, as DynDNS does it: the old one is gone.
