@@ -257,7 +257,7 @@ fn demo(picture: &Path, time: Duration) -> Result<(), Box<dyn Error>> {
 fn chaos(time: Duration, seed: Seed) -> Result<(), Box<dyn Error>> {
     let report = chaos::run(time, seed, &mut |line| eprintln!("{line}"))?;
     print!("{report}");
-    match report.failures.len() {
+    match report.failures.len() + report.late.len() {
         0 => Ok(()),
         count => Err(format!("{count} failures; hint: mpt-lab chaos --seed {} repeats the schedule", seed.0).into()),
     }

@@ -104,7 +104,7 @@ fn usage(scene: &Scene, host: Host) -> Result<Usage> {
 }
 
 /// Returns the number of a process's open descriptors.
-pub(super) fn descriptors(pid: u32) -> usize {
+fn descriptors(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
 }
 

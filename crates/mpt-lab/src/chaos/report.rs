@@ -24,8 +24,10 @@ pub struct ChaosReport {
     pub seed: Seed,
     /// A result for each fault after which the tunnel recovered.
     pub outcomes: Vec<Outcome>,
-    /// Failures, with seed and fault.
+    /// What was lost, grew or stayed, with seed and fault.
     pub failures: Vec<String>,
+    /// Recoveries beyond their limits, with seed and fault. On a machine with other load they may be its fault.
+    pub late: Vec<String>,
     /// True if the tunnel did not recover, so that the run ended early.
     pub aborted: bool,
     /// Amounts of the traffic.
@@ -37,7 +39,7 @@ pub struct ChaosReport {
 impl ChaosReport {
     pub(super) fn new(seed: Seed) -> Self {
         let (traffic, footprint) = (String::new(), Default::default());
-        Self { seed, outcomes: Vec::new(), failures: Vec::new(), aborted: false, traffic, footprint }
+        Self { seed, outcomes: Vec::new(), failures: Vec::new(), late: Vec::new(), aborted: false, traffic, footprint }
     }
 }
 
@@ -63,6 +65,7 @@ impl fmt::Display for ChaosReport {
         for (host, line) in ["A", "B"].iter().zip(&self.footprint) {
             writeln!(f, "host {host}: {line}")?;
         }
+        self.late.iter().try_for_each(|late| writeln!(f, "LATE: {late}"))?;
         self.failures.iter().try_for_each(|failure| writeln!(f, "FAILED: {failure}"))
     }
 }
@@ -77,12 +80,12 @@ mod tests {
         let seconds = Duration::from_secs;
         for recovery in [3, 1, 2] {
             let recovery = seconds(recovery);
-            report.outcomes.push(Outcome { kind: FaultKind::Kill, recovery, tcp: seconds(4), whole: seconds(5) });
+            report.outcomes.push(Outcome { kind: FaultKind::KillResponder, recovery, tcp: seconds(4), whole: seconds(5) });
         }
         report.failures.push("seed 3, fault 1".into());
         let text = report.to_string();
         let row = text.lines().nth(1).expect("a row").split_whitespace().collect::<Vec<_>>().join(" ");
-        assert_eq!(row, "kill -9, restart 3 2.00 s 3.00 s 5.00 s 4.00 s 5.00 s");
+        assert_eq!(row, "B killed, restarted 3 2.00 s 3.00 s 5.00 s 4.00 s 5.00 s");
         assert!(text.ends_with("FAILED: seed 3, fault 1\n") && !text.contains("SIGSTOP"), "{text}");
     }
 }

@@ -1,7 +1,7 @@
 //! The two hosts, their daemons, and the operations that faults consist of.
 
 use crate::{
-    error::{Context, LabError, Result, require, run},
+    error::{LabError, Result, require, run},
     topology::{Family, Folder, Host, Topology, address, interface},
     traffic::ChildProcess,
     tunnel::{self, INTERFACE},
@@ -30,7 +30,7 @@ pub(super) struct Scene {
 impl Scene {
     /// Builds the hosts; no daemon runs.
     pub(super) fn build(seed: Seed) -> Result<Self> {
-        ["ping", "nft", "prlimit", "ss", "kill"].into_iter().try_for_each(require)?;
+        ["ping", "nft", "ss", "kill"].into_iter().try_for_each(require)?;
         let program = tunnel::program().ok_or(LabError::NoTunnel)?;
         let paths: Vec<PathSpec> = LINKS.iter().map(|link| spec(link)).collect();
         let name = format!("{}-chaos", Topology::unique_name());
@@ -82,13 +82,13 @@ impl Scene {
         self.daemons[index(host)].as_ref().map_or(0, |daemon| daemon.0.id())
     }
 
-    /// Returns the number of paths that are up at A and at B.
+    /// Returns the number of paths at A and at B that are up, or demoted only as long as another one works.
     pub(super) fn paths_up(&self) -> [usize; 2] {
         [Host::A, Host::B].map(|host| {
             let output = run(self.mpt(host).args(["status", "--json"])).unwrap_or_default();
             let status: serde_json::Value = serde_json::from_str(&output).unwrap_or_default();
             let paths = status["peers"][0]["paths"].as_array().map_or(&[][..], Vec::as_slice);
-            paths.iter().filter(|path| path["up"] == true).count()
+            paths.iter().filter(|path| path["up"] == true || REPLACES.iter().any(|cause| path["cause"] == *cause)).count()
         })
     }
 
@@ -169,28 +169,6 @@ impl Scene {
             open.push(stream);
         }
     }
-
-    /// Takes away a daemon's free descriptors for this time, while commands arrive and the address of path 1 changes,
-    /// for which it needs some.
-    pub(super) fn without_descriptors(&self, host: Host, hold: Duration) -> Result<()> {
-        let pid = self.pid(host).to_string();
-        let limits = fs::read_to_string(format!("/proc/{pid}/limits")).context("read the limits of mpt")?;
-        let fields = limits.lines().find(|line| line.starts_with("Max open files")).unwrap_or_default();
-        let mut fields = fields.split_whitespace().skip(3);
-        let (soft, hard) = (fields.next().unwrap_or("1024"), fields.next().unwrap_or("4096"));
-        let open = super::footprint::descriptors(self.pid(host));
-        let set = |soft: &str| run(Command::new("prlimit").args(["--pid", &pid, &format!("--nofile={soft}:{hard}")]));
-        set(&open.to_string())?;
-        self.topology.renumber(0, true)?;
-        let begin = Instant::now();
-        while begin.elapsed() < hold {
-            let socket = tunnel::run_dir(&self.folder.0, host).join(format!("{INTERFACE}.sock"));
-            drop(UnixStream::connect(socket));
-            thread::sleep(Duration::from_millis(20));
-        }
-        self.topology.renumber(0, false)?;
-        set(soft).map(drop)
-    }
 }
 
 fn initiator(keys: &tunnel::Keys) -> String {
@@ -225,6 +203,9 @@ fn index(host: Host) -> usize {
 /// The paths: like DSL and 4G.
 const LINKS: [&str; 2] = ["rate=50mbit,delay=5ms,queue=100ms", "rate=30mbit,delay=15ms,queue=100ms"];
 
+/// Causes of demotion after which a path carries everything when the other one fails.
+const REPLACES: [&str; 2] = ["flapping", "lossy"];
+
 /// More than the connections that a daemon serves at once.
 const GARBAGE_CONNECTIONS: usize = 60;
 
@@ -236,11 +217,15 @@ const REMAINS: &str = "ip -o link | awk -F': ' '{print $2}'; { ip rule; ip -6 ru
     { ip route show table all; ip -6 route show table all; } | grep -vE 'dev (eth|lo)' || true; nft list ruleset; \
     ss -Hulpn; cat /proc/sys/net/ipv4/ip_forward";
 
-/// A table without routes is an error for ip, as is a rule that MPT has restored and deleted in between.
+/// A rule's table has the number of its mark. The kernel's own route to the tunnel's address, in the table `local`, stays.
+/// It is no error if MPT has restored something in between.
 const DELETE_ROUTING: &str = "set +e
 for family in -4 -6; do
-    for number in $(ip $family rule | grep -i fwmark | cut -d: -f1); do ip $family rule del pref $number; done
-    ip $family route flush dev mpt0 table all
+    for mark in $(ip $family rule | sed -n 's/.*fwmark \\(0x[0-9a-f]*\\).*/\\1/p' | sort -u); do
+        ip $family route flush table $((mark))
+    done
+    for number in $(ip $family rule | grep fwmark | cut -d: -f1); do ip $family rule del pref $number; done
+    ip $family route flush dev mpt0
 done 2>/dev/null
 true";
 
@@ -251,7 +236,7 @@ mod tests {
     #[test]
     fn links_take_the_settings_of_every_fault() {
         for link in LINKS {
-            for settings in ["mtu=1300B", "jitter=uniform:4ms,order=free", "loss=bursts:2%:20%:100%"] {
+            for settings in ["mtu=1400B", "jitter=uniform:4ms,order=free", "loss=bursts:2%:20%:100%"] {
                 let both = format!("{link},{settings}");
                 assert!(both.parse::<PathSpec>().is_ok(), "{both}");
             }
