@@ -249,13 +249,7 @@ pub(crate) fn program() -> Option<PathBuf> {
 }
 
 /// Starts a daemon. Its files are in `folder`; its output is added to its log there.
-pub(crate) fn start(
-    program: &Path,
-    folder: &Path,
-    netns: &Netns,
-    host: Host,
-    config: &str,
-) -> Result<ChildProcess> {
+pub(crate) fn start(program: &Path, folder: &Path, netns: &Netns, host: Host, config: &str) -> Result<ChildProcess> {
     let (file, log) = (folder.join(format!("{host:?}.toml")), log(folder, host));
     write_secret(&file, config).context(file.display().to_string())?;
     let output = File::options().create(true).append(true).open(&log).context(log.display().to_string())?;

@@ -202,7 +202,8 @@ mod tests {
 
     #[test]
     fn a_round_has_every_kind_once_and_depends_only_on_the_seed() {
-        let kinds = |seed| (1..=FaultKind::ALL.len()).map(|number| Fault::draw(Seed(seed), number).kind).collect::<Vec<_>>();
+        let kinds =
+            |seed| (1..=FaultKind::ALL.len()).map(|number| Fault::draw(Seed(seed), number).kind).collect::<Vec<_>>();
         assert!(FaultKind::ALL.iter().all(|kind| kinds(7).contains(kind)));
         assert_eq!(kinds(7), kinds(7));
         assert_ne!(kinds(7), kinds(8));

@@ -129,7 +129,8 @@ fn wait_until_whole(scene: &Scene, traffic: &Traffic, since: Instant) -> std::re
 fn difference(before: &str, after: &str) -> String {
     let missing = before.lines().filter(|line| !after.lines().any(|other| other == *line));
     let added = after.lines().filter(|line| !before.lines().any(|other| other == *line));
-    let lines: Vec<String> = missing.map(|line| format!("-{line}")).chain(added.map(|line| format!("+{line}"))).collect();
+    let lines: Vec<String> =
+        missing.map(|line| format!("-{line}")).chain(added.map(|line| format!("+{line}"))).collect();
     lines.join("; ")
 }
 

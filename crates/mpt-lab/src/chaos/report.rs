@@ -24,9 +24,9 @@ pub struct ChaosReport {
     pub seed: Seed,
     /// A result for each fault after which the tunnel recovered.
     pub outcomes: Vec<Outcome>,
-    /// What was lost, grew or stayed, with seed and fault.
+    /// Losses, growth and remains, with seed and fault.
     pub failures: Vec<String>,
-    /// Recoveries beyond their limits, with seed and fault. On a machine with other load they may be its fault.
+    /// Recoveries beyond their limits, with seed and fault. Other load of the machine may cause them.
     pub late: Vec<String>,
     /// True if the tunnel did not recover, so that the run ended early.
     pub aborted: bool,
@@ -80,7 +80,12 @@ mod tests {
         let seconds = Duration::from_secs;
         for recovery in [3, 1, 2] {
             let recovery = seconds(recovery);
-            report.outcomes.push(Outcome { kind: FaultKind::KillResponder, recovery, tcp: seconds(4), whole: seconds(5) });
+            report.outcomes.push(Outcome {
+                kind: FaultKind::KillResponder,
+                recovery,
+                tcp: seconds(4),
+                whole: seconds(5),
+            });
         }
         report.failures.push("seed 3, fault 1".into());
         let text = report.to_string();

@@ -88,7 +88,10 @@ impl Scene {
             let output = run(self.mpt(host).args(["status", "--json"])).unwrap_or_default();
             let status: serde_json::Value = serde_json::from_str(&output).unwrap_or_default();
             let paths = status["peers"][0]["paths"].as_array().map_or(&[][..], Vec::as_slice);
-            paths.iter().filter(|path| path["up"] == true || REPLACES.iter().any(|cause| path["cause"] == *cause)).count()
+            paths
+                .iter()
+                .filter(|path| path["up"] == true || REPLACES.iter().any(|cause| path["cause"] == *cause))
+                .count()
         })
     }
 
@@ -217,8 +220,8 @@ const REMAINS: &str = "ip -o link | awk -F': ' '{print $2}'; { ip rule; ip -6 ru
     { ip route show table all; ip -6 route show table all; } | grep -vE 'dev (eth|lo)' || true; nft list ruleset; \
     ss -Hulpn; cat /proc/sys/net/ipv4/ip_forward";
 
-/// A rule's table has the number of its mark. The kernel's own route to the tunnel's address, in the table `local`, stays.
-/// It is no error if MPT has restored something in between.
+/// A rule's table has the number of its mark. The kernel's own route to the tunnel's address, in the table `local`,
+/// stays. It is no error if MPT has restored something in between.
 const DELETE_ROUTING: &str = "set +e
 for family in -4 -6; do
     for mark in $(ip $family rule | sed -n 's/.*fwmark \\(0x[0-9a-f]*\\).*/\\1/p' | sort -u); do
