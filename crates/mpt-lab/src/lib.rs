@@ -7,6 +7,7 @@
 //! The laboratory removes everything that it creates, on every kind of exit.
 
 pub mod ceiling;
+pub mod chaos;
 pub mod chart;
 pub mod competitors;
 pub mod demo;

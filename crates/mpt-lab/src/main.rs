@@ -7,6 +7,7 @@ mod progress_bar;
 
 use clap::{Parser, Subcommand};
 use mpt_lab::{
+    chaos,
     demo::Demo,
     flood,
     topology::{self, Family, Host, Topology},
@@ -118,6 +119,15 @@ enum Command {
         #[arg(long, default_value_t = 4)]
         seconds: u64,
     },
+    /// Injects faults into a tunnel that carries TCP, UDP and ICMP, and checks that it recovers.
+    Chaos {
+        /// Seconds until the last fault.
+        #[arg(long, default_value_t = 60)]
+        seconds: u64,
+        /// Seed of the schedule and of the links.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// Measures the accuracy of the wire on this machine with all processors busy; takes about 15 s.
     Selftest,
     /// Removes the namespaces and folders of killed laboratories.
@@ -163,6 +173,7 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
             let mut print = |row: &flood::FloodResult| println!("{row}");
             flood::run(&path, Duration::from_secs(seconds), &mut print).map_err(Into::into)
         }
+        Command::Chaos { seconds, seed } => chaos(Duration::from_secs(seconds), Seed(seed)),
         Command::Selftest => selftest(),
         Command::Clean => {
             topology::remove_orphans().iter().for_each(|name| println!("{name}"));
@@ -241,6 +252,15 @@ fn demo(picture: &Path, time: Duration) -> Result<(), Box<dyn Error>> {
         eprintln!("absent: kernel MPTCP: {error}");
     }
     outcome.tunnel.map(drop).map_err(Into::into)
+}
+
+fn chaos(time: Duration, seed: Seed) -> Result<(), Box<dyn Error>> {
+    let report = chaos::run(time, seed, &mut |line| eprintln!("{line}"))?;
+    print!("{report}");
+    match report.failures.len() + report.late.len() {
+        0 => Ok(()),
+        count => Err(format!("{count} failures; hint: mpt-lab chaos --seed {} repeats the schedule", seed.0).into()),
+    }
 }
 
 fn hosts(specs: &[PathSpec], name: Option<String>, seed: Seed) -> Result<(), Box<dyn Error>> {

@@ -180,14 +180,14 @@ impl Tunnel {
 }
 
 /// Keys of one end.
-struct Keys {
-    private: String,
+pub(crate) struct Keys {
+    pub(crate) private: String,
     /// The peer's public key.
-    peer: String,
+    pub(crate) peer: String,
 }
 
 /// Generates keys for both ends.
-fn key_pairs(program: &Path) -> Result<(Keys, Keys)> {
+pub(crate) fn key_pairs(program: &Path) -> Result<(Keys, Keys)> {
     let pair = || {
         let private = run(Command::new(program).args(["key", "new"]))?.trim().to_owned();
         let script = "printf '%s\\n' \"$1\" | \"$0\" key public";
@@ -241,23 +241,29 @@ pub(crate) fn ip(family: Family) -> usize {
 }
 
 /// Returns the program beside this one, or the first on the search path.
-fn program() -> Option<PathBuf> {
+pub(crate) fn program() -> Option<PathBuf> {
     let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.to_owned()));
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = beside.into_iter().chain(std::env::split_paths(&path));
     folders.map(|folder| folder.join("mpt")).find(|file| file.is_file())
 }
 
-fn start(program: &Path, folder: &Path, netns: &Netns, host: Host, config: &str) -> Result<ChildProcess> {
+/// Starts a daemon. Its files are in `folder`; its output is added to its log there.
+pub(crate) fn start(program: &Path, folder: &Path, netns: &Netns, host: Host, config: &str) -> Result<ChildProcess> {
     let (file, log) = (folder.join(format!("{host:?}.toml")), log(folder, host));
     write_secret(&file, config).context(file.display().to_string())?;
-    let output = File::create(&log).context(log.display().to_string())?;
+    let output = File::options().create(true).append(true).open(&log).context(log.display().to_string())?;
     let also = output.try_clone().context(log.display().to_string())?;
     let mut command = netns.command(&program.to_string_lossy());
     // Both hosts share a file system, so each needs its own folder for the control socket.
-    command.env("MPT_RUN_DIR", folder.join(format!("run-{host:?}")));
+    command.env("MPT_RUN_DIR", run_dir(folder, host)).env("MPT_STATE_DIR", folder.join(format!("state-{host:?}")));
     let child = command.arg("up").arg(&file).stdout(output).stderr(also).spawn().context("mpt up")?;
     Ok(ChildProcess(child))
+}
+
+/// Returns the folder of a daemon's control socket.
+pub(crate) fn run_dir(folder: &Path, host: Host) -> PathBuf {
+    folder.join(format!("run-{host:?}"))
 }
 
 /// Writes a file with a key, readable only by its owner.
@@ -288,12 +294,12 @@ fn failed(message: String) -> LabError {
     LabError::Failed { command: "mpt up".into(), message }
 }
 
-fn log(folder: &Path, host: Host) -> PathBuf {
+pub(crate) fn log(folder: &Path, host: Host) -> PathBuf {
     folder.join(format!("{host:?}.log"))
 }
 
 /// Returns the end of a log, which contains the reason of a failure.
-fn log_tail(log: &Path) -> String {
+pub(crate) fn log_tail(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().rev().take(5).collect();
     lines.into_iter().rev().collect::<Vec<_>>().join("; ")

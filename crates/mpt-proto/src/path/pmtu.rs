@@ -12,7 +12,12 @@
 
 use super::sent_packets::Outcome;
 use crate::time::Time;
-use crate::tuning::path::pmtu::{BASE_PLPMTU, ERROR_RETRY, MAX_PROBES, PRECISION, RAISE_TIMER};
+use crate::tuning::path::pmtu::{BASE_PLPMTU, ERROR_RETRY, MAX_PROBES, PRECISION, RAISE_TIMER, UNUSABLE_RETRY};
+use crate::wire::{frame, native};
+
+/// The least datagram in bytes that a path must carry to be used: it contains an IPv6 packet of the size that every
+/// link carries (RFC 8200 section 5), and so must a tunnel.
+pub const LEAST_USABLE: usize = 1_280 + native::OVERHEAD + frame::DATA_HEADER;
 
 /// The path MTU of one path. Sizes are of UDP payloads.
 #[derive(Clone, Copy, Debug)]
@@ -98,6 +103,7 @@ impl Pmtu {
             SearchState::Done { size, .. } if size == self.required => None,
             // Almost every path carries BASE_PLPMTU: a temporary failure.
             SearchState::Done { size, at } if size < BASE_PLPMTU => Some(at + ERROR_RETRY),
+            SearchState::Done { size, at } if size < LEAST_USABLE.min(self.required) => Some(at + UNUSABLE_RETRY),
             SearchState::Done { at, .. } => Some(at + RAISE_TIMER),
             SearchState::Probing | SearchState::Searching { .. } => self.probe.is_none().then_some(Time::START),
         }
@@ -198,6 +204,19 @@ mod tests {
         let again = pmtu.next_deadline().unwrap();
         assert_eq!(again, Time::START + RAISE_TIMER);
         assert_eq!(pmtu.poll(again), Some(1_472));
+    }
+
+    #[test]
+    fn a_path_too_narrow_to_be_used_is_probed_again_after_thirty_seconds() {
+        let mut pmtu = Pmtu::new(1_472);
+        // An IPv4 path of 1300 bytes.
+        probe(&mut pmtu, 1_300 - 28);
+        let again = pmtu.next_deadline().unwrap();
+        assert!(pmtu.limit() >= BASE_PLPMTU && again == Time::START + UNUSABLE_RETRY);
+        assert_eq!(pmtu.poll(again), Some(1_472));
+        // For a tunnel that needs no more, it is wide enough.
+        let mut small = Pmtu::new(1_250);
+        assert_eq!((probe(&mut small, 1_300 - 28), small.next_deadline()), (1, None));
     }
 
     #[test]

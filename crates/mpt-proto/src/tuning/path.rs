@@ -189,6 +189,9 @@ pub mod pmtu {
     pub const PRECISION: usize = 4;
     /// PMTU_RAISE_TIMER (section 5.1.1).
     pub const RAISE_TIMER: Duration = Duration::from_secs(600);
+    /// The same for a path that carries `BASE_PLPMTU`, and too little to be used. RFC 8899 assumes that the path
+    /// carries traffic meanwhile; this one does not. A search takes at most 25 probes: 1 kB/s. Chosen, not measured.
+    pub const UNUSABLE_RETRY: Duration = Duration::from_secs(30);
     /// Interval of probes in the error state, which RFC 8899 section 5.2 continues; about the time for which a bridge
     /// takes a mobile link out of reach.
     pub const ERROR_RETRY: Duration = Duration::from_secs(3);

@@ -64,6 +64,22 @@ fn a_path_with_an_mtu_below_the_ipv6_minimum_is_unused() {
 }
 
 #[test]
+fn a_path_that_was_too_narrow_for_three_seconds_is_used_again_within_forty() {
+    let mut net = tcp(1, &[WIDE, WIDE]);
+    for (at, mtu) in [(3, 1_300), (6, 1_600)] {
+        net.run(at * SECOND);
+        let spec: PathSpec = format!("{WIDE},mtu={mtu}B").parse().unwrap();
+        net.link(1, 0).change(mpt_proto::time::Time::after(at * SECOND), &spec.there);
+        net.run((at + 2) * SECOND);
+        assert_eq!(path(&net, 1).state, PathState::Demoted(Demotion::Narrow), "2 s after {at} s");
+    }
+    // The next search begins 30 s after the last one.
+    net.run(46 * SECOND);
+    print_status(&net);
+    assert_eq!((path(&net, 1).state, net.breaches()), (PathState::Up, vec![]));
+}
+
+#[test]
 fn packets_too_large_for_every_path_are_counted() {
     let mut net = udp(
         1,

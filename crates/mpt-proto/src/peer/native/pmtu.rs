@@ -6,15 +6,12 @@ use super::{NATIVE_OVERHEAD, Native};
 use crate::drops::Dropped;
 use crate::id::{PathId, PathSet};
 use crate::path::Demotion;
-use crate::path::pmtu::Pmtu;
+use crate::path::pmtu::{LEAST_USABLE, Pmtu};
 use crate::path::sent_packets::{Outcome, Payload};
 use crate::peer::{Common, Turn};
 use crate::time::Time;
 use crate::trace::GiveUpCause;
 use crate::wake::WakeReason;
-
-/// Every link carries IPv6 packets of this size (RFC 8200 section 5), and so must a tunnel.
-const MIN_MTU: usize = 1_280;
 
 /// Handles the outcome of a probe of `size` bytes. Returns the number of losses that its size explains.
 pub(super) fn on_probe_outcome(now: Time, size: u16, outcome: Outcome, pmtu: &mut Pmtu) -> u64 {
@@ -40,7 +37,7 @@ impl Native {
     }
 
     fn min_datagram(&self) -> usize {
-        self.max_datagram.min(MIN_MTU + NATIVE_OVERHEAD)
+        self.max_datagram.min(LEAST_USABLE)
     }
 
     /// Returns when the next size is to be probed. The losses of a lossy path show nothing about sizes, so it is probed
