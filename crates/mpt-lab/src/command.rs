@@ -99,7 +99,11 @@ pub(crate) fn list() -> CommandResult {
             text += &format!("{:<22} {}\n", "", names.join(", "));
         }
     }
-    // A closed pipe, as after `head`, is no failure.
+    print(&text)
+}
+
+/// Writes `text` to stdout. A closed pipe, as after `head`, is no failure.
+pub(crate) fn print(text: &str) -> CommandResult {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),

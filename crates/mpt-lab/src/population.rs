@@ -1,6 +1,9 @@
 //! `mpt-lab population`.
 
-use crate::{command::progress, progress_bar::ProgressBar};
+use crate::{
+    command::{print, progress},
+    progress_bar::ProgressBar,
+};
 use clap::Args;
 use mpt_lab::{
     chart,
@@ -50,14 +53,15 @@ pub(crate) fn run(args: &PopulationArgs) -> Result<(), Box<dyn Error>> {
     let numbers = args.first..args.first + args.cases as usize;
     let outcomes = population.run(numbers, &progress("population"));
     ProgressBar::default().end();
-    if args.each {
-        outcomes.iter().for_each(|outcome| println!("{}", report::line(outcome)));
+    let mut text = String::new();
+    for outcome in outcomes.iter().filter(|_| args.each) {
+        text += &format!("{}\n", report::line(outcome));
     }
-    print!("{}", report::table(&outcomes));
-    print!("{}", report::worst(&outcomes, args.seed, args.seconds));
+    text += &report::table(&outcomes);
+    text += &report::worst(&outcomes, args.seed, args.seconds);
     if let Some(file) = &args.picture {
         chart::draw(file, &[report::chart(&outcomes)])?;
-        println!("\npicture: {}", file.display());
+        text += &format!("\npicture: {}\n", file.display());
     }
-    Ok(())
+    print(&text)
 }

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mpt::control::report::{PathReport, PeerReport, Report, TunnelReport};
 use mpt::control::{Request, Response, RunDir, Server};
@@ -116,13 +116,12 @@ impl Web {
     }
 
     fn wait_for(&self, target: &str, text: &str) -> String {
-        loop {
-            let answer = self.get(target);
-            if answer.contains(text) {
-                return answer;
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
+        let mut answer = String::new();
+        wait_until(&format!("{text} in {target}"), || {
+            answer = self.get(target);
+            answer.contains(text)
+        });
+        answer
     }
 }
 
@@ -130,6 +129,15 @@ impl Drop for Web {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Waits much longer than a busy machine needs, so that a defect fails this test instead of stopping all others.
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < Duration::from_secs(120), "waiting for {what}");
+        thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -191,15 +199,16 @@ fn slow_greedy_and_foreign_clients_are_refused_and_others_served() {
     let long = format!("GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: {}", "x".repeat(4096));
     assert_eq!(status(&web.exchange(&long.as_bytes()[..4096])), "431");
 
-    // Sixteen clients that send one byte and wait: the next one is refused at once, and they are cut off after 5 s.
-    let mut slow: Vec<_> = (0..16).map(|_| web.connect()).collect();
-    slow.iter_mut().for_each(|client| client.write_all(b"G").unwrap());
-    while status(&web.get("/healthz")) != "503" {
-        thread::sleep(Duration::from_millis(10));
-    }
-    for client in &mut slow {
-        assert_eq!(status(&read(client)), "408");
-    }
+    // Clients that send one byte and wait: sixteen at most are kept, and cut off after 5 s; the others are refused.
+    let mut slow: Vec<_> = (0..40).map(|_| web.connect()).collect();
+    // A refused connection may be closed already.
+    slow.iter_mut().for_each(|client| drop(client.write_all(b"G")));
+    let answers: Vec<_> = slow.iter_mut().map(read).collect();
+    let cut_off = answers.iter().filter(|answer| status(answer) == "408").count();
+    assert!((1..=16).contains(&cut_off), "{answers:?}");
+    // The byte of a client that is refused may arrive after the answer, and reset the connection.
+    assert!(answers.iter().all(|answer| ["408", "503", ""].contains(&status(answer))), "{answers:?}");
+    assert!(answers.iter().any(|answer| status(answer) == "503"), "{answers:?}");
     web.wait_for("/healthz", "mpt0 ok");
 }
 
@@ -218,9 +227,7 @@ fn a_client_that_does_not_read_keeps_nobody_waiting() {
         .collect();
     let before = tunnel.reports.load(Ordering::Relaxed);
     assert_eq!(status(&web.get("/healthz")), "200");
-    while tunnel.reports.load(Ordering::Relaxed) == before {
-        thread::sleep(Duration::from_millis(10));
-    }
+    wait_until("a report", || tunnel.reports.load(Ordering::Relaxed) != before);
     drop(deaf);
 }
 

@@ -154,8 +154,8 @@ pub(super) struct Sessions {
     previous: Option<Session>,
     older: Option<Session>,
     pair: Option<Pair>,
-    /// Incarnations of the peer that our current incarnation has met, at most [`MAX_MET`].
-    met: Vec<Incarnation>,
+    /// Incarnations of the peer that had a session with our current incarnation, at most [`MAX_INCARNATIONS`].
+    peer_incarnations: Vec<Incarnation>,
     sent: [u64; MAX_PATHS],
     seen: ReplayWindows,
     retired: Vec<SessionIndex>,
@@ -247,18 +247,20 @@ impl Sessions {
         Some(restarted)
     }
 
-    /// Returns true if this end cannot meet this incarnation of the peer as `own`: it has met it as `own`, and dropped
-    /// their numbers since, or cannot know, because it has met too many.
+    /// Returns true if this end cannot have a session with this incarnation of the peer as `own`: it had one and has
+    /// dropped the numbers since, or cannot know, because it had sessions with too many.
     pub(super) fn is_used_up(&self, own: Incarnation, peer: Incarnation) -> bool {
         let is_current = self.pair == Some(Pair { own, peer });
         let is_known = self.pair.is_some_and(|pair| pair.own == own);
-        is_known && !is_current && (self.met.contains(&peer) || self.met.len() >= MAX_MET)
+        is_known
+            && !is_current
+            && (self.peer_incarnations.contains(&peer) || self.peer_incarnations.len() >= MAX_INCARNATIONS)
     }
 
     /// Returns true if this incarnation of the peer was replaced by another one. Only a second host with the same key,
     /// or a copy of the first, can use it again.
     pub(super) fn was_replaced(&self, peer: Incarnation) -> bool {
-        self.pair.is_some_and(|pair| pair.peer != peer) && self.met.contains(&peer)
+        self.pair.is_some_and(|pair| pair.peer != peer) && self.peer_incarnations.contains(&peer)
     }
 
     /// Drops the state of any other pair of incarnations. Returns true if there was one.
@@ -269,9 +271,9 @@ impl Sessions {
             return false;
         }
         if before.is_some_and(|before| before.own != pair.own) {
-            self.met.clear();
+            self.peer_incarnations.clear();
         }
-        self.met.push(pair.peer);
+        self.peer_incarnations.push(pair.peer);
         let gone = [self.current.take(), self.next_by_rekey.take(), self.previous.take(), self.older.take()];
         gone.into_iter().for_each(|session| self.retire(session));
         (self.sent, self.seen) = ([0; MAX_PATHS], ReplayWindows::default());
@@ -361,7 +363,7 @@ impl Sessions {
 }
 
 /// Incarnations of a peer that are remembered: each restart of the peer is one. 64 bytes.
-const MAX_MET: usize = 8;
+const MAX_INCARNATIONS: usize = 8;
 /// WireGuard's Rekey-After-Time, whitepaper section 6.1.
 pub const REKEY_AFTER: Duration = Duration::from_secs(120);
 /// A handshake is due this long after the last one. It proves the static keys again, so an attacker who has read the

@@ -37,11 +37,11 @@ pub struct AckFilter {
 /// RTTs of inner flows without queues.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InnerRtt {
-    /// Over the paths that bring their packets now.
-    pub now: Duration,
-    /// Over all paths that may. A flow uses a far path once its queue takes longer than the far path's delay, so until
-    /// its round trips are that long, a queue is no sign of full paths.
-    pub with_all_paths: Duration,
+    /// Over the slowest path that brings their packets.
+    pub in_use: Duration,
+    /// Over the slowest path that may bring them. A flow uses a far path only when its queue takes longer than the far
+    /// path's delay, so a queue is no sign of full paths in shorter round trips.
+    pub usable: Duration,
     /// Over the fastest path.
     pub fastest: Duration,
 }
@@ -99,7 +99,7 @@ impl AckFilter {
             return FilterVerdict::Send(packet);
         }
         let rtt = rtt();
-        if rtt.with_all_paths < MIN_RTT {
+        if rtt.usable < MIN_RTT {
             return FilterVerdict::Send(packet);
         }
         if !self.flows.contains_key(&bucket) {
@@ -175,10 +175,10 @@ impl AckFlow {
             (self.started, self.round) = (now, SenderRound::default());
         }
         self.last_ack = now;
-        let InnerRtt { now: rtt, with_all_paths: longest, fastest } = rtt;
-        let young_until = self.started + longest * STARTUP_RTTS;
-        self.spacing = if now < young_until { (rtt / ACKS_PER_RTT).max(MIN_SPACING) } else { MIN_SPACING };
-        self.round_limit = if now < young_until { longest + fastest / ROUND_MARGIN } else { Duration::ZERO };
+        let InnerRtt { in_use, usable, fastest } = rtt;
+        let young_until = self.started + usable * STARTUP_RTTS;
+        self.spacing = if now < young_until { (in_use / ACKS_PER_RTT).max(MIN_SPACING) } else { MIN_SPACING };
+        self.round_limit = if now < young_until { usable + fastest / ROUND_MARGIN } else { Duration::ZERO };
         young_until
     }
 
@@ -282,8 +282,8 @@ mod tests {
     const SACK: [u8; 12] = [1, 1, 5, 10, 0, 0, 9, 0, 0, 0, 10, 0];
     const TIMESTAMPS: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
 
-    fn rtt(now: Duration) -> InnerRtt {
-        InnerRtt { now, with_all_paths: now, fastest: now }
+    fn rtt(all: Duration) -> InnerRtt {
+        InnerRtt { in_use: all, usable: all, fastest: all }
     }
 
     fn at(us: u64) -> Time {

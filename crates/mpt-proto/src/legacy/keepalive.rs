@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::legacy::wire;
 use crate::path::config::KeepaliveConfig;
 use crate::time::Time;
+use crate::tuning::peer::plain::MIN_DEAD_MARGIN;
 
 /// The keepalives of one path.
 #[derive(Debug)]
@@ -71,13 +72,10 @@ impl Keepalive {
     /// whole seconds and acts when more than the dead time has passed, so that the next keepalive comes in time. Here
     /// the path gets a second more.
     fn dead_at(&self) -> Option<Time> {
-        let shortest = self.config.every.map_or(Duration::ZERO, |every| every + GRACE);
+        let shortest = self.config.every.map_or(Duration::ZERO, |every| every + MIN_DEAD_MARGIN);
         self.config.dead.filter(|_| !self.dead).map(|dead| self.last_received + dead.max(shortest))
     }
 }
-
-/// A path lives this much longer than an interval at least: the unit in which the original counts.
-const GRACE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {

@@ -22,6 +22,9 @@ pub mod plain {
     /// Reports overtake each other by at most the difference between the paths' delays. After this, an older version
     /// number comes from a peer that restarted.
     pub const MAX_PATH_SKEW: Duration = Duration::from_secs(2);
+    /// A path that uses keepalives lives at least this much longer than their interval: the original counts whole
+    /// seconds.
+    pub const MIN_DEAD_MARGIN: Duration = Duration::from_secs(1);
 }
 
 /// Native mode.

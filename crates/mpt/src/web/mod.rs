@@ -16,7 +16,7 @@ mod request;
 mod samples;
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -121,10 +121,12 @@ fn serve(listener: &TcpListener, site: &Arc<Site>) {
     }
 }
 
-/// Answers without a thread, and without waiting.
+/// Answers without a thread, and without waiting. What has arrived is read, because a connection that is closed with
+/// unread bytes is reset, and the answer may be lost with it.
 fn refuse(mut stream: TcpStream) {
     let text = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
     let _ = stream.set_nonblocking(true).and_then(|()| stream.write_all(text));
+    let _ = stream.read(&mut [0; request::MAX_HEAD]);
 }
 
 /// Reads a request and answers it. A client that sends or reads too slowly loses its connection.

@@ -141,3 +141,37 @@ fn parts(count: usize) -> Vec<Vec<usize>> {
 fn goodput(run: &Run) -> f64 {
     run.metrics.get(&Metric::Goodput).copied().unwrap_or(0.0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mix_has_goodput_below_its_ceiling_and_each_part_a_run() {
+        let length = Duration::from_secs(2);
+        let population = Population { seed: Seed(5), length, parts: true, tuning: Tuning::default() };
+        // The first mixes that are quick to simulate.
+        let is_slow = |number: &usize| {
+            let ceiling = ceiling::between(&mix(population.seed, *number), Duration::ZERO, length);
+            ceiling.is_some_and(|mbit| mbit < 60.0)
+        };
+        for number in (0..).filter(is_slow).take(2) {
+            let [outcome] = &population.run(number..number + 1, &|_, _| ())[..] else { panic!("one outcome") };
+            assert!(outcome.goodput > 0.0 && outcome.share() < 1.02 && outcome.best > 0.0, "{outcome:?}");
+            assert!(outcome.start <= 2.0 && outcome.stall <= 2.0, "{outcome:?}");
+            assert_eq!(outcome.parts.len(), parts(outcome.case.paths.len()).len() + 1);
+            let again = population.run(number..number + 1, &|_, _| ());
+            assert_eq!(report::line(&again[0]), report::line(outcome));
+            let table = report::table(&again);
+            assert!(table.contains("of the ceiling") && table.contains("of MPT over a part of the paths"), "{table}");
+            let trace = format!("mpt-lab trace population/5/{number} --seed 5 --seconds 2");
+            assert!(report::worst(&again, 5, 2).contains(&trace));
+        }
+    }
+
+    #[test]
+    fn the_parts_are_each_path_and_all_but_one() {
+        assert_eq!(parts(2), [vec![0], vec![1]]);
+        assert_eq!(parts(3), [vec![0], vec![1], vec![2], vec![1, 2], vec![0, 2], vec![0, 1]]);
+    }
+}

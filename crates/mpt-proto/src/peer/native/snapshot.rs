@@ -222,23 +222,30 @@ impl Native {
         let is_reserved =
             |path: &PathSnapshot| path.rate.bytes() * RESERVED_RATIO < total || is_slow(path) && has_alternative(path);
         let quickest = paths().min_by_key(|path| path.srtt).map(|path| path.id);
-        let reserved = paths().filter(|path| is_negligible(path) || Some(path.id) == quickest && is_reserved(path));
-        let reserved: Vec<_> = reserved.map(|path| (path.id, path.srtt, grows(path))).collect();
-        let (mut all, mut probed) = (PathSet::NONE, None);
-        for (id, srtt, grows) in reserved {
+        let is_reserved = |path: &PathSnapshot| is_negligible(path) || Some(path.id) == quickest && is_reserved(path);
+        let mut reserved = PathSet::NONE;
+        paths().filter(|path| is_reserved(path)).for_each(|path| reserved.insert(path.id));
+        self.open_or_probe(now, reserved, total)
+    }
+
+    /// Returns those of the `reserved` paths that bulk may not use now, and one of them to probe with a train.
+    fn open_or_probe(&mut self, now: Time, mut reserved: PathSet, total: u64) -> (PathSet, Option<PathId>) {
+        let mut probed = None;
+        for snapshot in &self.snapshots {
+            if !reserved.contains(snapshot.id) {
+                continue;
+            }
+            let (id, grows) = (snapshot.id, self.cc.in_startup(snapshot.id));
             let path = &mut self.paths[id];
             let shown = path.estimator.take_train_rate();
             let fast = shown.is_some_and(|rate| rate.bytes() * RESERVED_RATIO >= total);
-            match path.reserved.reprobe(now, srtt, fast, grows) {
-                Reprobe::Open => {}
-                Reprobe::Train => {
-                    all.insert(id);
-                    probed = Some(id);
-                }
-                Reprobe::Reserved => all.insert(id),
+            match path.reserved.reprobe(now, snapshot.srtt, fast, grows) {
+                Reprobe::Open => reserved = reserved.without(PathSet::only(id)),
+                Reprobe::Train => probed = Some(id),
+                Reprobe::Reserved => {}
             }
         }
-        (all, probed)
+        (reserved, probed)
     }
 
     /// Sends a packet train, which measures the rate of a path.
@@ -252,18 +259,17 @@ impl Native {
     }
 }
 
-/// Returns the RTTs of the inner flows without queues. Order is restored, so the slowest path that brings their packets
-/// decides, with its jitter; the fastest path while none does. ACKs return on the fastest path.
+/// Returns the RTTs of the inner flows without queues. A packet takes the slowest path, because order is restored, with
+/// its jitter, and the ACK the fastest one: half of the RTT of each.
 pub(super) fn inner_rtt(now: Time, paths: &PathTable<NativePath>) -> InnerRtt {
     let known = paths.iter().filter(|path| path.estimator.rtt().is_known());
     let rtt = |path: &NativePath| path.estimator.in_order_rtt();
     let fastest = known.clone().map(rtt).min().unwrap_or_default();
-    let over = |slowest: Option<Duration>| slowest.map_or(fastest, |slowest| (slowest + fastest) / 2);
-    let in_use = |path: &&NativePath| path.last_data_received.is_some_and(|at| now.since(at) <= rtt(path));
-    let now = over(known.clone().filter(in_use).map(rtt).max());
-    let usable = known.filter(|path| path.base.is_up() && !path.is_reserve());
-    let with_all_paths = over(usable.map(rtt).max()).min(now + MAX_QUEUE_DELAY).max(now);
-    InnerRtt { now, with_all_paths, fastest }
+    let over = |slowest: Option<Duration>| (slowest.unwrap_or(fastest) + fastest) / 2;
+    let brings_data = |path: &&NativePath| path.last_data_received.is_some_and(|at| now.since(at) <= rtt(path));
+    let in_use = over(known.clone().filter(brings_data).map(rtt).max());
+    let usable = over(known.filter(|path| path.base.is_up() && !path.is_reserve()).map(rtt).max());
+    InnerRtt { in_use, usable: usable.min(in_use + MAX_QUEUE_DELAY).max(in_use), fastest }
 }
 
 /// Returns the sum of the paths' rates, in bytes per second.
