@@ -14,6 +14,7 @@ mod hooks;
 mod interface_name;
 pub mod legacy;
 mod logging;
+mod random;
 mod secrets;
 mod web;
 

@@ -16,7 +16,8 @@ pub fn permissions(metadata: &Metadata) -> u32 {
     if is_shared { permissions & !0o040 } else { permissions }
 }
 
-fn group_of_tunnels() -> Option<u32> {
+/// Returns the group of running tunnels, if the host has it.
+pub fn group_of_tunnels() -> Option<u32> {
     Group::from_name(USER).ok().flatten().map(|group| group.gid.as_raw())
 }
 

@@ -1,6 +1,6 @@
 //! Lines, tokens and hosts that are wrong: every command fails with a message and changes nothing.
 
-use crate::enrolment::{Scene, assert_fails, words};
+use crate::enrolment::{Scene, arguments_of, assert_fails};
 use crate::rig::text;
 use mpt_lab::topology::Host;
 use mpt_proto::crypto::{
@@ -35,19 +35,12 @@ fn exchange(scene: &Scene, message: &[u8]) -> Vec<u8> {
 /// Returns key and token of a line.
 fn secrets(line: &[String]) -> (PublicKey, Token) {
     let parts: Vec<&str> = line[1].split('/').collect();
-    let bytes = |text: &str| -> [u8; 32] {
-        const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-        let value = |c: u8| DIGITS.iter().position(|digit| *digit == c).expect("base64url") as u32;
-        let bits = text.bytes().fold((Vec::new(), 0_u32, 0), |(mut out, bits, count), c| {
-            let (bits, count) = (bits << 6 | value(c), count + 6);
-            if count >= 8 {
-                out.push((bits >> (count - 8)) as u8);
-            }
-            (out, bits & 0xff, count % 8)
-        });
-        bits.0.try_into().expect("32 bytes")
+    // A token has the length and, in other letters, the form of a key.
+    let parse = |text: &str| -> PublicKey {
+        let base64 = text.replace('-', "+").replace('_', "/") + "=";
+        base64.parse().expect("32 bytes")
     };
-    (PublicKey::from_bytes(bytes(parts[3])), Token::from_bytes(bytes(parts[4])))
+    (parse(parts[3]), Token::from_bytes(*parse(parts[4]).as_bytes()))
 }
 
 #[test]
@@ -78,13 +71,13 @@ fn an_expired_or_revoked_or_foreign_line_is_refused() {
     let Some(scene) = Scene::build("expired") else { return };
     // This line keeps the enrolment running.
     let second = scene.set_up(&[]);
-    let first = words(&scene.run(Host::B, &["peer", "add", "short", "--expires", "1s"]));
+    let first = arguments_of(&scene.run(Host::B, &["peer", "add", "short", "--expires", "1s"]));
     let shown = |name: &str| text(&scene.run(Host::B, &["peer", "show", name]).stdout);
     scene.rig.wait_until("the line expires", |_| shown("short").contains("expired"));
     assert_fails(&scene.join(&first), &["has expired", "mpt peer add"]);
     assert!(shown("site1").contains("valid for 60 min"), "{}", shown("site1"));
 
-    let third = words(&scene.run(Host::B, &["peer", "add", "van"]));
+    let third = arguments_of(&scene.run(Host::B, &["peer", "add", "van"]));
     assert!(scene.run(Host::B, &["peer", "remove", "van"]).status.success());
     assert_fails(&scene.join(&third), &["does not know this token"]);
 
@@ -113,10 +106,11 @@ fn a_stranger_gets_no_answer_and_few_connections() {
     let line = scene.set_up(&[]);
     let (server, token) = secrets(&line);
     let site = KeyPair::generate([7; 32]);
-    let (_, request) = PendingRequest::write(&site, site.public(), [1; 32], &token);
-    for message in [&[0; 128][..], &request, b"GET / HTTP/1.1\r\n\r\n".repeat(20).as_slice()] {
+    let (_, foreign) = PendingRequest::write(&site, site.public(), [1; 32], &token);
+    for message in [&[0; 128][..], &foreign, b"GET / HTTP/1.1\r\n\r\n".repeat(20).as_slice()] {
         assert_eq!(exchange(&scene, message), b"");
     }
+    let (pending, request) = PendingRequest::write(&site, &server, [1; 32], &token);
     let connect = || TcpStream::connect("192.168.11.2:4754").expect("a connection");
     let idle = scene.rig.hosts.a.enter(|| [0; 4].map(|_| connect())).expect("host A");
     assert_eq!(exchange(&scene, &request), b"", "the fifth connection is closed at once");
@@ -125,7 +119,6 @@ fn a_stranger_gets_no_answer_and_few_connections() {
         stream.read_to_end(&mut Vec::new()).expect("an orderly end")
     });
     assert_eq!(closed, [0; 4], "after five seconds");
-    let (pending, request) = PendingRequest::write(&site, &server, [1; 32], &token);
     assert!(pending.open(&site, &exchange(&scene, &request)).is_ok());
 
     let listener = scene.rig.hosts.b.sh("ps -o uid,args ax | grep '[e]nroll-listen' | grep 65519").expect("ps");
@@ -180,7 +173,7 @@ fn a_server_with_a_full_disk_admits_nobody_until_there_is_space() {
     let disk = "mount -t tmpfs -o size=96k none $FOLDER/config-B; mkdir $FOLDER/config-B/e
                 mount --bind $FOLDER/config-B/e $FOLDER/enroll-B";
     let setup = ["setup", "server", "--address", "192.168.11.2"];
-    let line = words(&scene.run_after(Host::B, disk, &setup));
+    let line = arguments_of(&scene.run_after(Host::B, disk, &setup));
     // The disk is visible to the processes that were started there.
     let pid = fs::read_to_string(scene.path("pids-B/mpt-enroll@mpt0.service")).expect("a process");
     let there = |script: &str| {
@@ -228,7 +221,7 @@ fn of_two_commands_at_the_same_time_one_succeeds_and_the_other_changes_nothing()
     let outputs = std::thread::scope(|scope| {
         [0; 2].map(|_| scope.spawn(|| scene.run(Host::B, &setup))).map(|thread| thread.join().expect("it runs"))
     });
-    let lines: Vec<_> = outputs.iter().filter(|output| output.status.success()).map(words).collect();
+    let lines: Vec<_> = outputs.iter().filter(|output| output.status.success()).map(arguments_of).collect();
     assert_eq!(lines.len(), 1, "{}", outputs.map(|output| text(&output.stderr)).concat());
     assert!(scene.join(&lines[0]).status.success());
 }
@@ -246,7 +239,8 @@ fn public_addresses_need_the_default_route() {
 fn a_server_does_not_get_the_queries_of_a_site() {
     let Some(scene) = Scene::build("queries") else { return };
     let line: Vec<String> = scene.set_up(&[]);
-    let resolver = "echo nameserver 10.77.0.53 > $FOLDER/resolv; mount --bind $FOLDER/resolv /etc/resolv.conf";
+    let resolver =
+        "echo 'nameserver 10.77.0.53 # of the LAN' > $FOLDER/resolv; mount --bind $FOLDER/resolv /etc/resolv.conf";
     let join: Vec<&str> = line.iter().map(String::as_str).collect();
     assert_fails(&scene.run_after(Host::A, resolver, &join), &["10.77.0.0/24 has the name server 10.77.0.53"]);
     assert!(scene.join(&line).status.success());
@@ -255,11 +249,11 @@ fn a_server_does_not_get_the_queries_of_a_site() {
 #[test]
 fn the_enrolment_ends_with_the_last_line() {
     let Some(scene) = Scene::build("last-line") else { return };
-    words(&scene.run_alone(Host::B, &["setup", "server", "--address", "192.168.11.2", "--no-masquerade"]));
+    arguments_of(&scene.run_alone(Host::B, &["setup", "server", "--address", "192.168.11.2", "--no-masquerade"]));
     let mut enrolment = scene.alone(Host::B).arg("enroll").stderr(Stdio::piped()).spawn().expect("mpt enroll");
     let mut lines = BufReader::new(enrolment.stderr.take().expect("stderr")).lines().map_while(Result::ok);
     assert!(lines.next().is_some_and(|line| line.contains("waiting for sites")));
-    words(&scene.run_alone(Host::B, &["peer", "add", "van"]));
+    arguments_of(&scene.run_alone(Host::B, &["peer", "add", "van"]));
     for name in ["site1", "van"] {
         assert!(enrolment.try_wait().expect("a process").is_none(), "{name} has a line");
         assert!(scene.run_alone(Host::B, &["peer", "remove", name]).status.success());
@@ -300,9 +294,9 @@ fn an_answer_of_another_program_is_refused() {
 fn a_site_with_two_lines_cannot_spoil_the_configuration_of_a_server_that_does_not_run() {
     let Some(mut scene) = Scene::build("two-lines") else { return };
     let setup = ["setup", "server", "--address", "192.168.11.2", "--no-masquerade"];
-    let lines = [&setup[..], &["peer", "add", "van"]].map(|command| words(&scene.run_alone(Host::B, command)));
+    let lines = [&setup[..], &["peer", "add", "van"]].map(|command| arguments_of(&scene.run_alone(Host::B, command)));
     scene.start(Host::B, "enroll");
-    scene.rig.wait_until("the server waits for sites", |_| scene.log(Host::B, "en").contains("waiting for sites"));
+    scene.rig.wait_until("the server waits for sites", |_| scene.log(Host::B, "enroll").contains("waiting for sites"));
     let site = KeyPair::generate([7; 32]);
     let answers = lines.map(|line| {
         let (server, token) = secrets(&line);

@@ -182,12 +182,12 @@ pub(super) struct UpArgs {
     pub(super) log_format: LogFormat,
 }
 
-/// Parses a log filter. A word without `=` must be a level or begin with `mpt`: the parser takes any other word for the
+/// Parses a log filter. A part without `=` must be a level or begin with `mpt`: the parser takes any other part for the
 /// name of a module, and a filter for a module that does not exist logs nothing.
 fn log_filter(text: &str) -> Result<Targets, String> {
     let is_known = |part: &str| part.contains('=') || part.starts_with("mpt") || part.parse::<LevelFilter>().is_ok();
     match text.split(',').map(str::trim).find(|part| !is_known(part)) {
-        Some(word) => Err(format!("{word:?} is not a level: error, warn, info, debug, trace, off")),
+        Some(part) => Err(format!("{part:?} is not a level: error, warn, info, debug, trace, off")),
         None => text.parse::<Targets>().map_err(|error| error.to_string()),
     }
 }
@@ -401,12 +401,12 @@ mod tests {
     }
 
     /// Returns the commands below `command`, including hidden ones.
-    fn leaves(command: &clap::Command, words: &str) -> Vec<String> {
-        let words = format!("{words}{}", command.get_name());
+    fn leaves(command: &clap::Command, prefix: &str) -> Vec<String> {
+        let name = format!("{prefix}{}", command.get_name());
         if !command.has_subcommands() {
-            return vec![words];
+            return vec![name];
         }
-        command.get_subcommands().flat_map(|inner| leaves(inner, &format!("{words} "))).collect()
+        command.get_subcommands().flat_map(|inner| leaves(inner, &format!("{name} "))).collect()
     }
 
     #[test]
@@ -418,7 +418,7 @@ mod tests {
 
     #[test]
     fn a_path_may_follow_the_name_of_its_tunnel() {
-        let chosen = |words: &[&str]| match Cli::try_parse_from(words).unwrap().command {
+        let chosen = |arguments: &[&str]| match Cli::try_parse_from(arguments).unwrap().command {
             Command::Path(PathCommand::Down(chosen)) => (chosen.tunnel.name, chosen.path),
             other => panic!("{other:?}"),
         };

@@ -77,7 +77,7 @@ pub fn peer(command: PeerCommand) -> Result<(), Failure> {
 /// Lists the peers, as in the status report but without their paths. Sites that have not joined go to stderr.
 fn peers(named: &ReportArgs) -> Result<(), Failure> {
     let report = connect(&named.tunnel)?.status()?;
-    enroll::pending(named.tunnel.name.as_deref()).iter().for_each(|site| eprintln!("{site}"));
+    enroll::pending(&report.tunnel.interface).iter().for_each(|site| eprintln!("{site}"));
     if named.json { print_json(&report.peers) } else { print(render::peers(&report)) }
 }
 

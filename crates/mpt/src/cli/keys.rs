@@ -13,33 +13,21 @@ use zeroize::Zeroizing;
 use super::arguments::KeyCommand;
 use super::commands::print;
 use crate::Failure;
+use crate::random;
 use crate::secrets::LoosePermissions;
 
 /// Executes the command.
 pub fn run(command: KeyCommand) -> Result<(), Failure> {
     match command {
-        KeyCommand::New => print_secret(&new_pair()?.secret_base64()),
+        KeyCommand::New => print_secret(&random::key_pair()?.secret_base64()),
         KeyCommand::Psk => print_secret(&new_psk()?.to_base64()),
         KeyCommand::Public => print(format_args!("{}\n", public_of(&mut io::stdin())?)),
     }
 }
 
-/// Generates a key pair.
-pub fn new_pair() -> Result<KeyPair, Failure> {
-    Ok(KeyPair::generate(*random()?))
-}
-
 /// Generates a preshared key.
 pub fn new_psk() -> Result<PresharedKey, Failure> {
-    Ok(PresharedKey::from_bytes(*random()?))
-}
-
-fn random() -> Result<Zeroizing<[u8; 32]>, Failure> {
-    let mut bytes = Zeroizing::new([0; 32]);
-    match getrandom::fill(bytes.as_mut()) {
-        Ok(()) => Ok(bytes),
-        Err(error) => Err(Failure::new(format!("cannot get random bytes from the system: {error}"))),
-    }
+    Ok(PresharedKey::from_bytes(*random::bytes()?))
 }
 
 /// Returns the public key of the private key in `from`.
@@ -93,7 +81,7 @@ mod tests {
 
     #[test]
     fn generated_keys_differ() {
-        assert_ne!(new_pair().unwrap().public(), new_pair().unwrap().public());
+        assert_ne!(random::key_pair().unwrap().public(), random::key_pair().unwrap().public());
         assert_ne!(new_psk().unwrap().to_base64(), new_psk().unwrap().to_base64());
     }
 }

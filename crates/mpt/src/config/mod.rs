@@ -33,7 +33,7 @@ mod rules;
 mod schema;
 #[cfg(test)]
 mod tests;
-mod value_types;
+pub mod value_types;
 mod values;
 
 use std::path::Path;

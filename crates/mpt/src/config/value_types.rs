@@ -364,7 +364,7 @@ pub fn is_host(ip: IpAddr) -> bool {
 }
 
 /// Names and sizes of units, in ascending order.
-type Units = [(&'static str, u64)];
+pub type Units = [(&'static str, u64)];
 /// In milliseconds.
 const TIMES: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
 /// In bits per second, decimal.
@@ -383,14 +383,14 @@ fn format_duration(time: Duration) -> String {
 }
 
 /// Parses a whole number with its unit.
-fn parse_with_unit(text: &str, units: &Units) -> Option<u64> {
+pub fn parse_with_unit(text: &str, units: &Units) -> Option<u64> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
     let (_, size) = units.iter().find(|(name, _)| *name == unit)?;
     number.parse::<u64>().ok()?.checked_mul(*size)
 }
 
 /// Formats in the largest unit that divides the amount.
-fn format_with_unit(amount: u64, units: &Units) -> String {
+pub fn format_with_unit(amount: u64, units: &Units) -> String {
     let (unit, size) = units.iter().rev().find(|(_, size)| amount.is_multiple_of(*size)).unwrap_or(&units[0]);
     format!("{}{unit}", amount / size)
 }

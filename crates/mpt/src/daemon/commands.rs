@@ -349,7 +349,7 @@ fn changed_startup_key(running: &File, fresh: &File) -> Option<(usize, &'static 
     all.into_iter().find(|(same, ..)| !same).map(|(_, line, key)| (line, key))
 }
 
-/// Fails if the peer's file holds several connections, as files of the original's first generation may: it is written
+/// Fails if the peer's file holds several connections, as positional files of the original may: it is written
 /// and disabled as a whole.
 fn check_own_file(file: &File, peer: &Peer) -> Result<(), Failure> {
     let name = |peer: &Peer| peer.original.as_ref().map(|original| original.file.clone());

@@ -4,8 +4,6 @@
 //! The original also takes its own commands on this port, from any process of the host. Here commands use the control
 //! socket (`crate::control`), and such datagrams are rejected.
 
-use std::fs::File as OsFile;
-use std::io::Read as _;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -17,6 +15,7 @@ use nix::net::if_::if_nametoindex;
 
 use crate::Failure;
 use crate::config::model::{self, Original, OriginalPeer, Peer};
+use crate::random;
 
 /// The control plane with its socket.
 #[derive(Debug)]
@@ -42,7 +41,8 @@ impl ControlPort {
             create: original.template.as_ref().map(|template| template.key()),
         };
         let mut port = Self {
-            control: ControlChannel::new(accept, seed()?),
+            // Nonces must be unpredictable.
+            control: ControlChannel::new(accept, *random::bytes()?),
             socket: DualStackSocket::open(original.control_port)?,
             buffer: vec![0; MAX_DATAGRAM],
             link_local: Vec::new(),
@@ -173,15 +173,6 @@ fn key(original: &OriginalPeer) -> AuthKey {
     original.key.as_ref().map_or(AuthKey::PUBLIC, |key| AuthKey::from_text(&key.0))
 }
 
-/// Nonces must be unpredictable.
-fn seed() -> Result<[u8; 32], Failure> {
-    let mut seed = [0; 32];
-    let read = OsFile::open(RANDOM).and_then(|mut random| random.read_exact(&mut seed));
-    read.map(|()| seed).map_err(|error| Failure::new(format!("cannot read {RANDOM}: {error}")))
-}
-
-/// Random numbers from the kernel.
-const RANDOM: &str = "/dev/urandom";
 /// Larger than any UDP payload.
 const MAX_DATAGRAM: usize = 1 << 16;
 /// Maximum number of datagrams per iteration; the exchanges of a peer need a few.

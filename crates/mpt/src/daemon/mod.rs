@@ -32,7 +32,7 @@ mod peers;
 mod pending;
 mod policy_routing;
 mod qlog;
-mod resolver;
+pub(crate) mod resolver;
 mod restore;
 mod restore_limit;
 mod retry_log;
@@ -339,7 +339,7 @@ impl Daemon {
             (None, true) => tracing::info!("the virtual machine was copied: new handshakes"),
             (None, false) => return Ok(()),
         }
-        self.driver.endpoint.handle_suspend(now, *setup::seed()?);
+        self.driver.endpoint.handle_suspend(now, *crate::random::bytes()?);
         Ok(())
     }
 

@@ -110,19 +110,23 @@ fn look_up(lookup: &Lookup, mark: Option<u32>) -> Result<Vec<IpAddr>, String> {
 
 /// Returns the resolvers of this host, at most [`MAX_RESOLVERS`].
 fn resolvers(read: &dyn Fn(&str) -> io::Result<String>) -> Vec<IpAddr> {
-    let listed = |path: &str| read(path).map_or_else(|_| Vec::new(), |text| parse_resolv_conf(&text));
+    let listed = |path: &str| -> Vec<IpAddr> {
+        let text = read(path).unwrap_or_default();
+        parse_resolv_conf(&text).into_iter().take(MAX_RESOLVERS).collect()
+    };
     let all = listed(RESOLV_CONF);
     let of_links = listed(OF_SYSTEMD_RESOLVED);
     if all.iter().all(IpAddr::is_loopback) && !of_links.is_empty() { of_links } else { all }
 }
 
-fn parse_resolv_conf(text: &str) -> Vec<IpAddr> {
+/// Returns the resolvers that a file lists.
+pub fn parse_resolv_conf(text: &str) -> Vec<IpAddr> {
     let words = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let address = |words: Vec<&str>| match words[..] {
         ["nameserver", address, ..] => address.parse().ok(),
         _ => None,
     };
-    words.filter_map(address).take(MAX_RESOLVERS).collect()
+    words.filter_map(address).collect()
 }
 
 /// Queries one resolver for the addresses of both families. One of the two is enough.
@@ -210,9 +214,9 @@ fn interleave(found: Vec<IpAddr>) -> Vec<IpAddr> {
     (0..longest).flat_map(|at| [v6.get(at), v4.get(at)]).flatten().copied().collect()
 }
 
-const RESOLV_CONF: &str = "/etc/resolv.conf";
+pub const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// The resolvers of all links, which systemd-resolved writes beside its own.
-const OF_SYSTEMD_RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
+pub const OF_SYSTEMD_RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
 const PORT: u16 = 53;
 /// As many as the C library uses, resolv.conf(5).
 const MAX_RESOLVERS: usize = 3;

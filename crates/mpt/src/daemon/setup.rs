@@ -21,7 +21,6 @@ use mpt_proto::sessions::SessionTable;
 use mpt_proto::time::Time;
 use mpt_proto::wire::frame::DATA_HEADER;
 use mpt_proto::wire::native::OVERHEAD;
-use zeroize::Zeroizing;
 
 use super::event_loop::Driver;
 use super::handshake_clock::HandshakeClock;
@@ -30,6 +29,7 @@ use super::policy_routing;
 use super::routes::Routes;
 use crate::Failure;
 use crate::config::model::{File, Mode, Path, Peer};
+use crate::random;
 
 /// Opens the tunnel.
 ///
@@ -76,18 +76,7 @@ fn endpoint(file: &File, now: Time, config: &Config) -> Result<Endpoint, Failure
     };
     let clock = HandshakeClock::of(&file.interface).read(now);
     let identity = Identity { keys, capabilities: Capabilities::new(has_aes()), clock };
-    Ok(Endpoint::native(now, config, SessionTable::new(identity, *seed()?)))
-}
-
-/// Returns a seed from the system's random source, which the kernel renews after a copy of the virtual machine.
-///
-/// # Errors
-/// The system has no random numbers.
-pub fn seed() -> Result<Zeroizing<[u8; 32]>, Failure> {
-    let mut seed = Zeroizing::new([0; 32]);
-    getrandom::fill(&mut *seed)
-        .map_err(|error| Failure::new(format!("cannot get random numbers from the system: {error}")))?;
-    Ok(seed)
+    Ok(Endpoint::native(now, config, SessionTable::new(identity, *random::bytes()?)))
 }
 
 /// Returns true if the processor has AES instructions.

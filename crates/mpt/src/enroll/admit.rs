@@ -21,7 +21,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use zeroize::Zeroizing;
 
 use super::answer::{Answer, Joined, Refusal};
-use super::listen::{REQUEST, Ready, Start};
+use super::listen::{Ready, Start, TOKEN_AND_KEY_LEN};
 use super::manifest::{Manifest, Step};
 use super::state::{self, Readers, ServerState, StateFolder, cannot};
 use super::tokens::{self, Record, Right, Used};
@@ -47,7 +47,7 @@ pub fn run(name: &Name) -> Result<(), Failure> {
     })?;
     let (watch, service) = (Watch::open(&state)?, Service::from_env());
     if last_end(&state)?.is_none() {
-        // As at most boots of a server.
+        // At most boots of a server this is so. The manager regards the start as successful.
         service.ready();
         service.stopping();
         eprintln!("{name}: no site has an unused line; mpt peer add prints one");
@@ -121,6 +121,7 @@ struct Listener {
 impl Listener {
     fn start(state: &StateFolder, server: &ServerState) -> Result<Self, Failure> {
         let failed = |error: std::io::Error| Failure::new(format!("cannot start the process that listens: {error}"));
+        // Here, so that the message about a damaged key names the file.
         state.enrolment_key(server)?;
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         let mut command = Command::new("/proc/self/exe");
@@ -131,9 +132,9 @@ impl Listener {
             Zeroizing::new(serde_json::to_vec(&Start { key: server.key.clone(), port: server.port }).expect("JSON"));
         start.push(b'\n');
         listener.stream.get_mut().write_all(&start).map_err(failed)?;
-        let mut line = String::new();
-        listener.stream.read_line(&mut line).map_err(failed)?;
-        match serde_json::from_str(&line) {
+        let mut ready = String::new();
+        listener.stream.read_line(&mut ready).map_err(failed)?;
+        match serde_json::from_str(&ready) {
             Ok(Ready::Listening) => Ok(listener),
             Ok(Ready::Failed { what, hint }) => Err(Failure { what, hint }),
             Err(_) => Err(failed(ErrorKind::UnexpectedEof.into())),
@@ -143,14 +144,14 @@ impl Listener {
     /// Answers one request.
     fn serve(&mut self, state: &StateFolder, server: &ServerState) -> Result<(), Failure> {
         let ended = |error| Failure::new(format!("the process that listens has ended: {error}")).hint("start it again");
-        let mut request = Zeroizing::new([0; REQUEST]);
+        let mut request = Zeroizing::new([0; TOKEN_AND_KEY_LEN]);
         self.stream.read_exact(request.as_mut()).map_err(ended)?;
         let (token, site) = request.split_first_chunk::<32>().expect("a request has two halves");
         let site: [u8; 32] = site.try_into().expect("a request has two halves");
         let answer = self.decide(state, server, &Token::from_bytes(*token), &PublicKey::from_bytes(site));
-        let mut line = serde_json::to_vec(&answer).expect("an answer can be written as JSON");
-        line.push(b'\n');
-        self.stream.get_mut().write_all(&line).map_err(ended)
+        let mut answer = serde_json::to_vec(&answer).expect("an answer can be written as JSON");
+        answer.push(b'\n');
+        self.stream.get_mut().write_all(&answer).map_err(ended)
     }
 
     fn decide(&mut self, state: &StateFolder, server: &ServerState, token: &Token, site: &PublicKey) -> Answer {
@@ -179,7 +180,8 @@ impl Drop for Listener {
     }
 }
 
-/// Makes a site a peer, or repeats that.
+/// Makes a site a peer, or repeats the answer of an earlier request. The inner error is for the site, the outer one for
+/// the log.
 fn admit(
     state: &StateFolder,
     server: &ServerState,
@@ -266,7 +268,8 @@ fn used(record: &Record, site: &PublicKey, addresses: &[IpNet]) -> Record {
 /// # Errors
 /// The first problem.
 pub fn load(name: &Name) -> Result<File, Failure> {
-    config::load(&state::config_file(name)).map_err(|problems| server::first(problems, "the server's configuration"))
+    config::load(&state::config_file(name))
+        .map_err(|problems| server::first_problem(problems, "the server's configuration"))
 }
 
 /// Applies the configuration to the tunnel, if it is running.

@@ -1,5 +1,6 @@
-//! Firewalls that would drop the tunnel: found, and left alone. The command that admits it is printed, because only the
-//! administrator knows where the rules come from at the next start.
+//! Finds a firewall of this host that may drop the tunnel, and returns the commands that admit it. They are printed,
+//! not run: only the administrator knows where the rules come from at the next start. Rules are not read, so one that
+//! admits the tunnel already is not noticed.
 
 use std::fs;
 use std::process::Command;
@@ -9,7 +10,8 @@ use serde_json::Value;
 use super::Name;
 use crate::daemon::nft;
 
-/// Returns the commands that a firewall of this host needs: for the port, and for forwarding if the server does that.
+/// Returns the commands for a firewall of this host: for the port, and for packets to the Internet if the server
+/// forwards them. A chain that drops forwarded packets is common: Docker makes one.
 pub fn commands(tunnel: &Name, port: u16, forwards: bool) -> Vec<String> {
     if fs::read_to_string("/etc/ufw/ufw.conf").is_ok_and(|text| text.lines().any(|line| line.trim() == "ENABLED=yes")) {
         let forward = forwards.then(|| format!("ufw route allow in on {tunnel}"));
@@ -30,7 +32,7 @@ fn firewalld(tunnel: &Name, port: u16, forwards: bool) -> Vec<String> {
     [opened].into_iter().chain(forward).chain(["firewall-cmd --reload".to_owned()]).collect()
 }
 
-/// Returns a command for each chain that drops what it does not know.
+/// Returns a command for each chain whose policy is to drop.
 fn nftables(chains: &Value, tunnel: &Name, port: u16, forwards: bool) -> Vec<String> {
     let chains = chains["nftables"].as_array().into_iter().flatten().map(|entry| &entry["chain"]);
     let dropping = chains.filter(|chain| chain["policy"] == "drop");

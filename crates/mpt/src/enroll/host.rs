@@ -12,7 +12,7 @@ use mpt_linux::netlink::Netlink;
 
 use super::Name;
 use crate::Failure;
-use crate::daemon::nft;
+use crate::daemon::{nft, resolver};
 
 /// systemd, with the units of MPT.
 #[derive(Debug)]
@@ -64,16 +64,16 @@ impl Systemd {
 }
 
 fn systemctl(arguments: &[&str], unit: &str) -> Result<(), Failure> {
-    let words = arguments.join(" ");
+    let command = arguments.join(" ");
     let output = Command::new("systemctl").args(arguments).stdin(Stdio::null()).output();
-    let output = output.map_err(|error| Failure::new(format!("cannot run systemctl {words}: {error}")))?;
+    let output = output.map_err(|error| Failure::new(format!("cannot run systemctl {command}: {error}")))?;
     if output.status.success() {
         return Ok(());
     }
     let error = String::from_utf8_lossy(&output.stderr);
-    // The first lines may be about links that were created.
+    // The first lines may be about links that were created. Matches `Failed` and `failed`.
     let first = error.lines().find(|line| line.contains("ail")).or(error.lines().last()).unwrap_or("no reason given");
-    Err(Failure::new(format!("systemctl {words} failed: {first}")).hint(format!("journalctl -u {unit}")))
+    Err(Failure::new(format!("systemctl {command} failed: {first}")).hint(format!("journalctl -u {unit}")))
 }
 
 /// Returns the unit of a tunnel.
@@ -175,8 +175,8 @@ pub fn is_private(address: IpAddr) -> bool {
     nft::PRIVATE.iter().any(|net| net.parse::<IpNet>().is_ok_and(|net| net.contains(&address)))
 }
 
-/// Returns true for a network without addresses of the Internet or of the link, where clouds have the service that
-/// configures a host, and may give others access to it.
+/// Returns true for a private network. A link-local one does not count as private: in 169.254.0.0/16, clouds have the
+/// service from which a host gets its configuration, and often keys.
 pub fn is_private_network(net: &IpNet) -> bool {
     let is_of_link = match net.addr() {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -197,12 +197,11 @@ pub fn networks_except(interface: &Name) -> Result<Vec<IpNet>, Failure> {
     Ok(all.filter_map(|(_, prefix)| IpNet::new(prefix.address, prefix.length).ok()).collect())
 }
 
-/// Returns the name servers of this host.
+/// Returns the name servers of this host, those behind systemd-resolved too.
 pub fn name_servers() -> Vec<IpAddr> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
-    // The second file has those behind systemd-resolved.
-    let text = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"].map(read).join("\n");
-    text.lines().filter_map(|line| line.trim().strip_prefix("nameserver")?.trim().parse().ok()).collect()
+    let text = [resolver::RESOLV_CONF, resolver::OF_SYSTEMD_RESOLVED].map(read).join("\n");
+    resolver::parse_resolv_conf(&text)
 }
 
 /// Returns true if an interface has this name.
@@ -241,12 +240,10 @@ mod tests {
 
     #[test]
     fn a_port_in_use_is_refused_and_another_one_found() {
-        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-        let port = socket.local_addr().unwrap().port();
+        let taken = UdpSocket::bind("0.0.0.0:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
         let refused = check_port(port).unwrap_err();
         assert!(refused.what.contains("in use") && refused.hint.is_some(), "{refused}");
-        let taken = UdpSocket::bind("[::]:0").unwrap();
-        let port = taken.local_addr().unwrap().port();
         assert_ne!(free_port(port), port);
     }
 

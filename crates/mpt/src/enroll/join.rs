@@ -17,13 +17,13 @@ use zeroize::Zeroizing;
 use super::answer::{Answer, Joined, MAX_LEN};
 use super::host::{self, Systemd};
 use super::manifest::Manifest;
-use super::server::{check_unused, first, line_unless_default, new_key, random, start_by_hand};
+use super::server::{check_unused, first_problem, line_unless_default, start_by_hand};
 use super::state::{self, Readers, StateFolder};
 use super::{Line, Name, admit, undo};
 use crate::Failure;
 use crate::config::{self, defaults};
-use crate::control::report::PathReport;
 use crate::control::{Client, RunDir};
+use crate::random;
 
 /// The arguments.
 #[derive(Debug, Args)]
@@ -101,7 +101,7 @@ fn own_key(state: &StateFolder, line: &Line) -> Result<KeyPair, Failure> {
     {
         return Ok(key);
     }
-    let key = new_key()?;
+    let key = random::key_pair()?;
     state.write(PENDING, &Pending { token, private_key: key.secret_base64() })?;
     Ok(key)
 }
@@ -133,7 +133,7 @@ fn request(line: &Line, own: &KeyPair) -> Result<Answer, Failure> {
 fn exchange(line: &Line, own: &KeyPair, server: SocketAddr) -> io::Result<Answer> {
     let foreign = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
     let mut stream = TcpStream::connect_timeout(&server, CONNECT)?;
-    let ephemeral = random::<32>().map_err(|failure| io::Error::other(failure.what))?;
+    let ephemeral = random::bytes::<32>().map_err(|failure| io::Error::other(failure.what))?;
     let (pending, message) = PendingRequest::write(own, &line.key, *ephemeral, &line.token);
     stream.write_all(&message)?;
     let answer = read_to_end(&mut stream, Instant::now() + ANSWER)?;
@@ -165,8 +165,8 @@ fn read_to_end(stream: &mut TcpStream, deadline: Instant) -> io::Result<Vec<u8>>
     Ok(answer)
 }
 
-/// Fails if this host has a network of the tunnel already, or if a network would take traffic to the Internet or to
-/// name servers without permission.
+/// Fails if this host has a network of the tunnel already. Without `--default-route`, fails also if the route of a
+/// network would lead traffic to the Internet or to a name server into the tunnel.
 fn check_networks(join: &Join, joined: &Joined) -> Result<(), Failure> {
     let (taken, name_servers) = (host::networks_except(&join.name)?, host::name_servers());
     for net in &joined.addresses {
@@ -198,7 +198,8 @@ fn apply(
 ) -> Result<(), Failure> {
     let (mut manifest, file) = (Manifest::load(state)?, state::config_file(&join.name));
     let text = config(join, line, key, joined, host::free_port(defaults::PORT));
-    config::parse(&file, &text).map_err(|problems| first(problems, "the server sent an invalid configuration"))?;
+    config::parse(&file, &text)
+        .map_err(|problems| first_problem(problems, "the server sent an invalid configuration"))?;
     manifest.folder(&state::config_folder(), Readers::Tunnels)?;
     manifest.file(&file, &text, Readers::Tunnels)?;
     let Some(systemd) = systemd else { return Ok(()) };
@@ -285,10 +286,8 @@ fn wait_for_path(name: &Name) -> Result<(), Failure> {
     let deadline = Instant::now() + FIRST_PATH;
     loop {
         let status = Client::connect(&RunDir::from_env(), Some(name.as_str())).and_then(|mut client| client.status());
-        let up: Vec<PathReport> =
-            status.into_iter().flat_map(|report| report.peers).flat_map(|peer| peer.paths).collect();
-        let up: Vec<_> =
-            up.into_iter().filter(|path| path.up && path.srtt_us.is_some()).map(|path| path.name).collect();
+        let paths = status.into_iter().flat_map(|report| report.peers).flat_map(|peer| peer.paths);
+        let up: Vec<_> = paths.filter(|path| path.up && path.srtt_us.is_some()).map(|path| path.name).collect();
         if !up.is_empty() {
             eprintln!("connected over {}", up.join(", "));
             return Ok(());
@@ -297,7 +296,7 @@ fn wait_for_path(name: &Name) -> Result<(), Failure> {
             let failure = Failure::new(format!("{name} is set up, and the server does not answer through it yet"));
             return Err(failure.hint("UDP may be blocked on the way; it goes on trying: mpt status"));
         }
-        thread::sleep(BETWEEN);
+        thread::sleep(BETWEEN_QUERIES);
     }
 }
 
@@ -307,7 +306,8 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// The server reloads its tunnel before it answers, which takes up to four seconds.
 const ANSWER: Duration = Duration::from_secs(15);
 const FIRST_PATH: Duration = Duration::from_secs(10);
-const BETWEEN: Duration = Duration::from_millis(50);
+/// The time between two queries for the state of the tunnel.
+const BETWEEN_QUERIES: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {

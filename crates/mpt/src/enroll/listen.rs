@@ -19,10 +19,10 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use super::answer::MAX_LEN;
-use super::server::random;
 use crate::Failure;
+use crate::random;
 
-/// The first line to this process.
+/// The first message to this process, in a line of JSON.
 #[derive(Serialize, Deserialize)]
 pub struct Start {
     /// The private enrolment key.
@@ -31,7 +31,7 @@ pub struct Start {
     pub port: u16,
 }
 
-/// The first line of this process.
+/// The first message of this process, in a line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ready {
@@ -46,8 +46,9 @@ pub enum Ready {
     },
 }
 
-/// Bytes of a request to the parent: a token, and a public key. The answer is a line of JSON.
-pub const REQUEST: usize = 64;
+/// Bytes of what the parent gets of an authentic request: the token, and the public key of the site. The parent returns
+/// the answer in a line of JSON.
+pub const TOKEN_AND_KEY_LEN: usize = 64;
 
 /// Listens until the parent on standard input ends.
 ///
@@ -57,17 +58,17 @@ pub fn run() -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::new(format!("only mpt enroll starts this command: {error}"));
     let input = nix::unistd::dup(io::stdin().lock()).map_err(|errno| failed(errno.into()))?;
     let mut parent = BufReader::new(UnixStream::from(input));
-    let mut line = Zeroizing::new(String::with_capacity(MAX_LEN));
-    parent.read_line(&mut line).map_err(failed)?;
-    let start: Start = serde_json::from_str(&line).map_err(|_| failed(ErrorKind::InvalidData.into()))?;
+    let mut text = Zeroizing::new(String::with_capacity(MAX_LEN));
+    parent.read_line(&mut text).map_err(failed)?;
+    let start: Start = serde_json::from_str(&text).map_err(|_| failed(ErrorKind::InvalidData.into()))?;
     let opened = open(&start);
     let ready = match &opened {
         Ok(_) => Ready::Listening,
         Err(failure) => Ready::Failed { what: failure.what.clone(), hint: failure.hint.clone() },
     };
-    let mut line = serde_json::to_vec(&ready).expect("a line can be written as JSON");
-    line.push(b'\n');
-    parent.get_mut().write_all(&line).map_err(failed)?;
+    let mut text = serde_json::to_vec(&ready).expect("names can be written as JSON");
+    text.push(b'\n');
+    parent.get_mut().write_all(&text).map_err(failed)?;
     match opened {
         Ok((listener, key)) => Server { listener, parent, key, open: Vec::new(), accepted: VecDeque::new() }.run(),
         // The parent prints it.
@@ -118,8 +119,8 @@ enum Progress {
 impl Server {
     fn run(mut self) -> Result<(), Failure> {
         loop {
-            let (parent_spoke, can_accept) = self.wait();
-            if parent_spoke {
+            let (parent_sent, can_accept) = self.wait();
+            if parent_sent {
                 // Between requests it sends nothing, so this is its end.
                 return Ok(());
             }
@@ -194,19 +195,19 @@ impl Server {
     /// The parent has ended.
     fn answer(&mut self, mut connection: Connection) -> io::Result<()> {
         let Ok(request) = Request::open(&self.key, &connection.message) else { return Ok(()) };
-        let mut line = Vec::new();
+        let mut answer = Vec::new();
         let parent = self.parent.get_mut();
         parent.write_all(request.token().as_bytes()).and_then(|()| parent.write_all(request.site().as_bytes()))?;
-        self.parent.read_until(b'\n', &mut line)?;
-        if line.pop() != Some(b'\n') {
+        self.parent.read_until(b'\n', &mut answer)?;
+        if answer.pop() != Some(b'\n') {
             return Err(ErrorKind::UnexpectedEof.into());
         }
-        let ephemeral = random::<32>().map_err(|failure| io::Error::other(failure.what))?;
-        if line.len() + ANSWER_OVERHEAD <= MAX_LEN
-            && let Ok(answer) = request.answer(*ephemeral, &line)
+        let ephemeral = random::bytes::<32>().map_err(|failure| io::Error::other(failure.what))?;
+        if answer.len() + ANSWER_OVERHEAD <= MAX_LEN
+            && let Ok(sealed) = request.answer(*ephemeral, &answer)
         {
             // The whole answer fits into an empty send buffer. A site that has gone repeats its request.
-            let _ = connection.stream.write_all(&answer).and_then(|()| connection.stream.shutdown(Shutdown::Write));
+            let _ = connection.stream.write_all(&sealed).and_then(|()| connection.stream.shutdown(Shutdown::Write));
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use mpt_proto::config::Protocol;
 
 use super::host::{self, Systemd};
 use super::manifest::{Manifest, Step};
-use super::server::spoken;
+use super::server::format_lifetime;
 use super::state::{self, StateFolder, cannot};
 use super::tokens::{self, Record};
 use super::{Name, admit};
@@ -18,7 +18,7 @@ use crate::config::File;
 ///
 /// # Errors
 /// The server is not set up, or the peer exists.
-pub fn add(tunnel: &Name, peer: Option<Name>, expires: Duration) -> Result<(), Failure> {
+pub fn add(tunnel: &Name, peer: Option<Name>, lifetime: Duration) -> Result<(), Failure> {
     state::require_root("peer add")?;
     let state = StateFolder::of(tunnel);
     state.server()?;
@@ -29,11 +29,11 @@ pub fn add(tunnel: &Name, peer: Option<Name>, expires: Duration) -> Result<(), F
         Some(peer) => check_new(&file, &records, peer)?,
         None => next_name(&file, &records),
     };
-    let line = tokens::issue(&state, &peer, expires)?;
+    let line = tokens::issue(&state, &peer, lifetime)?;
     drop(lock);
     match Systemd::find() {
         Some(systemd) => systemd.start(&host::enroll_unit(tunnel)).inspect_err(|_| {
-            // Nobody would answer the line.
+            // Without the enrolment, a site with this line gets no answer.
             let _ = tokens::revoke(&state, &peer);
         })?,
         None => eprintln!("unless it runs, start yourself: mpt enroll {tunnel}"),
@@ -41,7 +41,7 @@ pub fn add(tunnel: &Name, peer: Option<Name>, expires: Duration) -> Result<(), F
     if !admit::is_running(tunnel) {
         eprintln!("{tunnel} is not running: mpt up {}", state::config_file(tunnel).display());
     }
-    eprintln!("run this on {peer} as root, within {}:", spoken(expires));
+    eprintln!("run this on {peer} as root, within {}:", format_lifetime(lifetime));
     crate::cli::print(format_args!("mpt join {line}\n"))
 }
 
@@ -104,8 +104,8 @@ pub fn show(tunnel: &Name, peer: &Name) -> Result<String, Failure> {
 }
 
 /// Returns a line of text for each site that has not joined. Empty where no server is set up, or without root.
-pub fn pending(tunnel: Option<&str>) -> Vec<String> {
-    let Ok(name) = tunnel.unwrap_or(super::NAME).parse::<Name>() else { return Vec::new() };
+pub fn pending(tunnel: &str) -> Vec<String> {
+    let Ok(name) = tunnel.parse::<Name>() else { return Vec::new() };
     let records = tokens::all(&StateFolder::of(&name)).unwrap_or_default();
     let unused = records.iter().filter(|record| record.used.is_none());
     unused.map(|record| format!("{}: {}", record.peer, state_of(record))).collect()

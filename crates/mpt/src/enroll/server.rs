@@ -14,7 +14,8 @@ use super::manifest::Manifest;
 use super::state::{self, Readers, SERVER, ServerState, StateFolder};
 use super::{Line, Name, firewall, pool, tokens, undo};
 use crate::Failure;
-use crate::config::{self, defaults};
+use crate::config::{self, defaults, value_types};
+use crate::random;
 
 /// The flags.
 #[derive(Debug, Args)]
@@ -95,15 +96,15 @@ fn apply(server: &Server, state: &StateFolder, addresses: Vec<IpAddr>, networks:
     // Another command may have held the lock.
     check_unused(state)?;
     undo::or_roll_back(state, || {
-        let key = new_key()?.secret_base64();
+        let key = random::key_pair()?.secret_base64();
         state.write(SERVER, &ServerState { addresses, port: server.port, key, dns: server.dns.clone() })?;
         let mut manifest = Manifest::load(state)?;
         let (file, folder) = (state::config_file(&server.name), state::config_folder());
         manifest.folder(&folder, Readers::Tunnels)?;
         manifest.folder(&folder.join(state::peer_folder(&server.name)), Readers::Tunnels)?;
-        let text = server.config(&new_key()?, networks)?;
+        let text = server.config(&random::key_pair()?, networks)?;
         manifest.file(&file, &text, Readers::Tunnels)?;
-        config::load(&file).map_err(|problems| first(problems, "the configuration would be invalid"))?;
+        config::load(&file).map_err(|problems| first_problem(problems, "the configuration would be invalid"))?;
         let line = tokens::issue(state, &server.peer, server.expires)?;
         if let Some(systemd) = Systemd::find() {
             server.drop_ins(&mut manifest)?;
@@ -115,23 +116,27 @@ fn apply(server: &Server, state: &StateFolder, addresses: Vec<IpAddr>, networks:
 }
 
 impl Server {
+    /// Returns the addresses for the lines of sites: those of the flag, or the public ones of this host, or private
+    /// ones with a warning.
     fn addresses(&self) -> Result<Vec<IpAddr>, Failure> {
-        let mut addresses = if self.address.is_empty() { host::own_addresses() } else { self.address.clone() };
-        if self.address.is_empty() && addresses.iter().any(|address| !host::is_private(*address)) {
-            addresses.retain(|address| !host::is_private(*address));
+        if !self.address.is_empty() {
+            return Ok(self.address.clone());
         }
-        if addresses.is_empty() {
+        let (private, public): (Vec<_>, Vec<_>) =
+            host::own_addresses().into_iter().partition(|address| host::is_private(*address));
+        if !public.is_empty() {
+            return Ok(public);
+        }
+        if private.is_empty() {
             let failure = Failure::new("this host has no route to the Internet, so its address is not known");
             return Err(failure.hint("--address IP, the address at which sites reach it"));
         }
-        if self.address.is_empty() && addresses.iter().all(|address| host::is_private(*address)) {
-            let list: Vec<_> = addresses.iter().map(ToString::to_string).collect();
-            eprintln!(
-                "warning: sites outside cannot reach the private address {}\n  hint: --address IP, the public address of this server",
-                list.join(" or ")
-            );
-        }
-        Ok(addresses)
+        let list: Vec<_> = private.iter().map(ToString::to_string).collect();
+        eprintln!(
+            "warning: sites outside cannot reach the private address {}\n  hint: --address IP, the public address of this server",
+            list.join(" or ")
+        );
+        Ok(private)
     }
 
     /// Returns the networks of the pool. Fails if this host has one of them elsewhere.
@@ -139,16 +144,16 @@ impl Server {
         let taken = host::networks_except(&self.name)?;
         let overlapping = |net: &IpNet| taken.iter().find(|other| host::overlap(net, other));
         if self.network.is_empty() {
-            let candidates =
+            let mut candidates =
                 (0..=u8::MAX).map(|third| IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(10, 77, third, 0), 24)));
-            let v4 = candidates.into_iter().find(|net| overlapping(net).is_none());
+            let v4 = candidates.find(|net| overlapping(net).is_none());
             let v4 =
                 v4.ok_or_else(|| Failure::new("this host uses all of 10.77.0.0/16").hint("--network 172.29.0.0/24"))?;
             let v6 = host::has_ipv6().then(unique_local).transpose()?.map(IpNet::V6);
             return Ok([v4].into_iter().chain(v6).collect());
         }
-        let versions = self.network.iter().filter(|net| net.addr().is_ipv4()).count();
-        if self.network.len() > 2 || versions > 1 || self.network.len() - versions > 1 {
+        let (v4, v6): (Vec<&IpNet>, Vec<&IpNet>) = self.network.iter().partition(|net| net.addr().is_ipv4());
+        if v4.len() > 1 || v6.len() > 1 {
             return Err(Failure::new("--network takes one network of each IP version"));
         }
         for net in &self.network {
@@ -210,9 +215,9 @@ fn explain(server: &Server, networks: &[IpNet], systemd: Option<&Systemd>) {
     start_by_hand(systemd, name, true);
     eprintln!("UDP and TCP port {port} must be open to the sites");
     for command in firewall::commands(name, port, !server.no_masquerade) {
-        eprintln!("  a firewall of this host needs: {command}");
+        eprintln!("  a firewall of this host may drop them; this admits them: {command}");
     }
-    eprintln!("run this on the site as root, within {}:", spoken(server.expires));
+    eprintln!("run this on the site as root, within {}:", format_lifetime(server.expires));
 }
 
 /// Prints what to start if systemd does not.
@@ -227,36 +232,16 @@ pub fn start_by_hand(systemd: Option<&Systemd>, name: &Name, with_enrolment: boo
 }
 
 /// Returns the first problem of a file as a failure.
-pub fn first(problems: Vec<config::Problem>, what: &str) -> Failure {
+pub fn first_problem(problems: Vec<config::Problem>, what: &str) -> Failure {
     match problems.into_iter().next().map(Failure::from) {
         Some(problem) => Failure { what: format!("{what}: {}", problem.what), ..problem },
         None => Failure::new(what),
     }
 }
 
-/// Generates a key pair.
-///
-/// # Errors
-/// The system has no random bytes.
-pub fn new_key() -> Result<KeyPair, Failure> {
-    Ok(KeyPair::generate(*random::<32>()?))
-}
-
-/// Returns random bytes of the system.
-///
-/// # Errors
-/// It has none.
-pub fn random<const N: usize>() -> Result<Zeroizing<[u8; N]>, Failure> {
-    let mut bytes = Zeroizing::new([0; N]);
-    match getrandom::fill(bytes.as_mut()) {
-        Ok(()) => Ok(bytes),
-        Err(error) => Err(Failure::new(format!("cannot get random bytes from the system: {error}"))),
-    }
-}
-
 /// Returns a network of RFC 4193 section 3.2: fd, and 40 random bits.
 fn unique_local() -> Result<Ipv6Net, Failure> {
-    let [a, b, c, d, e] = *random::<5>()?;
+    let [a, b, c, d, e] = *random::bytes()?;
     let [first, second, third] = [[0xfd, a], [b, c], [d, e]].map(u16::from_be_bytes);
     Ok(Ipv6Net::new_assert(Ipv6Addr::new(first, second, third, 0, 0, 0, 0, 0), 64))
 }
@@ -266,27 +251,17 @@ fn unique_local() -> Result<Ipv6Net, Failure> {
 /// # Errors
 /// It is no time, or too short or too long.
 pub fn lifetime(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = match &text[digits.len()..] {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3_600,
-        "d" => 86_400,
-        _ => 0,
-    };
-    let seconds = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
-    let seconds = seconds.filter(|seconds| (1..=LONGEST_S).contains(seconds));
+    let seconds = value_types::parse_with_unit(text, &LIFETIMES).filter(|seconds| (1..=LONGEST_S).contains(seconds));
     seconds.map(Duration::from_secs).ok_or_else(|| "a time from 1s to 30d, such as 30m, 1h or 7d".to_owned())
 }
 
-/// Formats a lifetime in the largest unit that divides it.
-pub fn spoken(time: Duration) -> String {
-    let units = [(86_400, "d"), (3_600, "h"), (60, "min")];
-    let seconds = time.as_secs();
-    let (size, unit) = units.into_iter().find(|(size, _)| seconds.is_multiple_of(*size)).unwrap_or((1, "s"));
-    format!("{} {unit}", seconds / size)
+/// Formats a lifetime as [`lifetime`] parses it.
+pub fn format_lifetime(time: Duration) -> String {
+    value_types::format_with_unit(time.as_secs(), &LIFETIMES)
 }
 
+/// In seconds.
+const LIFETIMES: [(&str, u64); 4] = [("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400)];
 const LONGEST_S: u64 = 30 * 86_400;
 const GATEWAY: &str = include_str!("../../../../packaging/systemd/gateway.conf");
 const LOW_PORT: &str = include_str!("../../../../packaging/systemd/low-port.conf");
@@ -302,7 +277,10 @@ mod tests {
         for wrong in ["", "h", "0s", "31d", "1", "1.5h", "-1h", "1w", "99999999999999999999h", "1hé"] {
             assert!(seconds(wrong).is_err(), "{wrong}");
         }
-        assert_eq!([90, 3_600, 172_800, 120].map(|s| spoken(Duration::from_secs(s))), ["90 s", "1 h", "2 d", "2 min"]);
+        assert_eq!(
+            [90, 3_600, 172_800, 120].map(|s| format_lifetime(Duration::from_secs(s))),
+            ["90s", "1h", "2d", "2m"]
+        );
     }
 
     #[test]

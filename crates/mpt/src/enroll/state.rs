@@ -8,7 +8,7 @@ use std::{env, net::IpAddr};
 
 use mpt_proto::crypto::keys::KeyPair;
 use nix::fcntl::{Flock, FlockArg};
-use nix::unistd::{Group, geteuid};
+use nix::unistd::geteuid;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -165,7 +165,7 @@ pub enum Readers {
 
 impl Readers {
     fn of_file(self) -> (u32, Option<u32>) {
-        match (self, tunnel_group()) {
+        match (self, secrets::group_of_tunnels()) {
             (Self::All, _) => (0o644, None),
             (Self::Tunnels, Some(group)) => (0o640, Some(group)),
             (Self::Tunnels, None) | (Self::Root, _) => (0o600, None),
@@ -200,7 +200,7 @@ fn write(
     let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part);
     let written = opened.and_then(|mut file| {
         file.write_all(text)?;
-        give(&file, mode, group)?;
+        set_access(&file, mode, group)?;
         file.sync_all()?;
         name(&part, path)
     });
@@ -222,7 +222,7 @@ pub fn part_of(path: &Path) -> PathBuf {
 pub fn new_folder(path: &Path, readers: Readers) -> Result<(), Failure> {
     let (mode, group) = readers.of_folder();
     let made = DirBuilder::new().mode(0o700).create(path);
-    let made = made.and_then(|()| File::open(path)).and_then(|folder| give(&folder, mode, group));
+    let made = made.and_then(|()| File::open(path)).and_then(|folder| set_access(&folder, mode, group));
     made.map_err(|error| cannot("create", path, &error))
 }
 
@@ -250,15 +250,11 @@ pub fn cannot(what: &str, path: &Path, error: &io::Error) -> Failure {
     }
 }
 
-fn give(file: &File, mode: u32, group: Option<u32>) -> io::Result<()> {
+fn set_access(file: &File, mode: u32, group: Option<u32>) -> io::Result<()> {
     if group.is_some() {
         fchown(file, None, group)?;
     }
     file.set_permissions(fs::Permissions::from_mode(mode))
-}
-
-fn tunnel_group() -> Option<u32> {
-    Group::from_name(secrets::USER).ok().flatten().map(|group| group.gid.as_raw())
 }
 
 /// The file with [`ServerState`].

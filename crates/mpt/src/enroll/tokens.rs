@@ -11,10 +11,10 @@ use mpt_proto::crypto::keys::PublicKey;
 use serde::{Deserialize, Serialize};
 
 use super::answer::Refusal;
-use super::server::random;
 use super::state::{StateFolder, TOKENS, cannot};
 use super::{Line, Name};
 use crate::Failure;
+use crate::random;
 
 /// A token without its secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,11 +73,11 @@ impl Record {
 ///
 /// # Errors
 /// The record cannot be written.
-pub fn issue(state: &StateFolder, peer: &Name, expires: Duration) -> Result<Line, Failure> {
+pub fn issue(state: &StateFolder, peer: &Name, lifetime: Duration) -> Result<Line, Failure> {
     let server = state.server()?;
-    let token = Token::from_bytes(*random()?);
+    let token = Token::from_bytes(*random::bytes()?);
     forget_ended(state)?;
-    let record = Record { peer: peer.clone(), expires: now() + expires.as_secs(), used: None };
+    let record = Record { peer: peer.clone(), expires: now() + lifetime.as_secs(), used: None };
     state.write(&file(&token.hash()), &record)?;
     let key = *state.enrolment_key(&server)?.public();
     Ok(Line { addresses: server.addresses, port: server.port, key, token })

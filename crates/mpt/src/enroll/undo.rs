@@ -3,10 +3,10 @@
 use std::fs;
 use std::io::ErrorKind;
 
-use super::Name;
 use super::host::Systemd;
 use super::manifest::{Manifest, Step};
 use super::state::{SERVER, StateFolder, cannot, config_file, part_of, require_root};
+use super::{Name, admit};
 use crate::Failure;
 use crate::control::{Client, RunDir};
 
@@ -54,7 +54,7 @@ fn roll_back(state: &StateFolder, mut report: impl FnMut(String)) -> Result<(), 
     let (units, files): (Vec<_>, Vec<_>) =
         manifest.steps().iter().rev().cloned().partition(|step| matches!(step, Step::Unit(_)));
     let mut all: Vec<_> = units.into_iter().map(Some).collect();
-    // Between the units and the files, so that a tunnel of ours that systemd did not start ends as well.
+    // `None` takes the tunnel down, between the units and the files: systemd may not have started it.
     all.extend(files.contains(&Step::File(config_file(&state.name))).then_some(None));
     for step in all.into_iter().chain(files.into_iter().map(Some)) {
         let undone = match &step {
@@ -103,10 +103,9 @@ fn undo(step: &Step) -> Result<Option<String>, Failure> {
 }
 
 fn take_down(name: &Name) -> Result<Option<String>, Failure> {
-    let run = RunDir::from_env();
-    if !run.running().iter().any(|running| running == name.as_str()) {
+    if !admit::is_running(name) {
         return Ok(None);
     }
-    Client::connect(&run, Some(name.as_str()))?.down()?;
+    Client::connect(&RunDir::from_env(), Some(name.as_str()))?.down()?;
     Ok(Some(format!("took {name} down")))
 }

@@ -178,11 +178,12 @@ fn one_interface(values: &mut Values<'_>, name: &str) -> Read<Section> {
 fn connections(values: &mut Values<'_>) -> Read<Vec<Ini>> {
     let second_is_address = values.peek(1).is_some_and(|value| short_ipv4(value).is_some() || value.contains(':'));
     if second_is_address {
-        return Ok(vec![connection(values, &CONNECTION_2014, &PATH_2014)?]);
+        return Ok(vec![connection(values, &CONNECTION, &PATH_2014)?]);
     }
     let (line, count) = values.next("number of connections")?;
     let count = values.number(line, count, "number of connections")?;
-    (0..count).map(|_| connection(values, &CONNECTION_2019, &PATH_2019)).collect()
+    let keys = [&["name", "permission"], &CONNECTION[..]].concat();
+    (0..count).map(|_| connection(values, &keys, &PATH_2019)).collect()
 }
 
 fn connection(values: &mut Values<'_>, keys: &[&str], path_keys: &[&str]) -> Read<Ini> {
@@ -259,25 +260,8 @@ const GENERAL_2014: [&str; 3] = ["interface_num", "cmdport_local", "accept_remot
 
 const GENERAL_2019: [&str; 4] = ["cmdport_local", "interface_num", "accept_remote", "cmd_timeout"];
 
-const CONNECTION_2014: [&str; 13] = [
-    "ip_ver",
-    "ip_local",
-    "local_port",
-    "ip_remote",
-    "remote_port",
-    "remote_cmd_port",
-    "path_count",
-    "network_count",
-    "keepalive_time",
-    "dead_time",
-    "status",
-    "auth_type",
-    "auth_key",
-];
-
-const CONNECTION_2019: [&str; 15] = [
-    "name",
-    "permission",
+/// In 2019, the name and the permission precede these.
+const CONNECTION: [&str; 13] = [
     "ip_ver",
     "ip_local",
     "local_port",

@@ -4,8 +4,8 @@ use std::fs;
 
 use super::hosts::{Hosts, directory};
 
-/// Swaps two hosts of all addresses that end so, short ones too.
-fn mirrored(text: &str, [near, far]: [&str; 2]) -> String {
+/// Swaps two endings, such as `.1` and `.2`, of all addresses, short ones too.
+fn with_swapped_ends(text: &str, [near, far]: [&str; 2]) -> String {
     let swap = |word: &str| {
         let (address, length) = word.split_once('/').map_or((word, String::new()), |(a, len)| (a, format!("/{len}")));
         let other = |from: &str, to: &str| Some(address.strip_suffix(from)?.to_owned() + to + &length);
@@ -37,7 +37,7 @@ fn ping(folder: &str, ends: [&str; 2], interfaces: [&str; 2], far: &str, form: i
         let files = fs::read_dir(listing.join("connections")).unwrap().map(|entry| entry.unwrap().path());
         for file in files.chain([listing.join("interface.conf")]) {
             let text = form(&fs::read_to_string(&file).unwrap());
-            let text = if host == 0 { text } else { mirrored(&text, ends) };
+            let text = if host == 0 { text } else { with_swapped_ends(&text, ends) };
             fs::write(conf.join(file.strip_prefix(&listing).unwrap()), text).unwrap();
         }
     }
@@ -73,7 +73,7 @@ fn two_hosts_with_the_listing_of_2019_reach_each_other() {
 #[test]
 fn the_mirror_of_a_listing_has_the_other_addresses() {
     let text = "\t10.0.2/24 # IPv4, 2 of 3\nfd00:de:201::1/64\n10.1.1.2 # x\n2 # paths\n00:15:17:54:d7:30\n";
-    let swapped = mirrored(text, [".2", ".3"]);
+    let swapped = with_swapped_ends(text, [".2", ".3"]);
     assert_eq!(swapped, "\t10.0.3/24 # IPv4, 2 of 3\nfd00:de:201::1/64\n10.1.1.3 # x\n2 # paths\n00:15:17:54:d7:30\n");
 }
 

@@ -25,7 +25,7 @@ pub struct Scripted {
 }
 
 impl Scripted {
-    /// Starts it on host 1, with keepalives on both paths if `alive`.
+    /// Opens its sockets on host 1.
     pub fn start(hosts: &Hosts, original: Original) -> Self {
         let open = |address: &str| {
             let socket = UdpSocket::bind(address).unwrap();
@@ -81,7 +81,7 @@ impl Scripted {
                         socket.send_to(&keepalive(ip("10.77.0.2"), ip("10.77.0.1")), &to).unwrap();
                     }
                     let Ok((len, _)) = socket.recv_from(&mut buffer) else { continue };
-                    let header = if buffer[0] & 0x10 != 0 { 8 } else { 4 };
+                    let header = header_len(&buffer);
                     if let Some(answer) = echo_reply(&buffer[header..len]) {
                         let answer = match header {
                             8 => numbered(next.fetch_add(1, Ordering::Relaxed), &answer),
@@ -105,8 +105,7 @@ impl Scripted {
         for socket in self.data.iter().cycle().take(40) {
             socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
             while let Ok((len, _)) = socket.recv_from(&mut buffer) {
-                let header = if buffer[0] & 0x10 != 0 { 8 } else { 4 };
-                let packet = &buffer[header..len];
+                let packet = &buffer[header_len(&buffer)..len];
                 if packet[0] == 0x45 && packet[9] == 1 && packet[20] == 0 {
                     return Some(u16::from_be_bytes([packet[26], packet[27]]));
                 }
@@ -132,6 +131,11 @@ pub fn connection(auth: u8, key: &str) -> Connection {
 pub fn text(auth: u8) -> String {
     let lines = mirrored(CONNECTION).replace("auth_type = 0", &format!("local_cmd_port = 60456\nauth_type = {auth}"));
     format!(";;;;;;; Multipath Connection Information:\n{lines};;;;;;; End of the connection information ;;;;;;;;;;;\n")
+}
+
+/// Returns the length of the GRE header, which may have a sequence number.
+fn header_len(datagram: &[u8]) -> usize {
+    if datagram[0] & 0x10 != 0 { 8 } else { 4 }
 }
 
 /// Returns an echo request from host 1 to host 0 inside the tunnel.

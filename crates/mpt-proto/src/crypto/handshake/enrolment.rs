@@ -10,7 +10,7 @@
 //! ```
 //!
 //! It is the handshake of a tunnel with another prologue and without a preshared key. The server has a key pair for
-//! this alone, whose public key the site gets together with the token. So a request of anybody who has neither fails
+//! this alone, whose public key the site gets together with the token. So a request of anybody who lacks that key fails
 //! at the first tag, after one Diffie-Hellman, and gets no answer. A request that is repeated by an observer has the
 //! same token and the same key, and its answer opens for the ephemeral key of the site only.
 

@@ -21,7 +21,7 @@ use std::path::Path;
 use super::commands::print;
 use super::keys;
 use crate::config::{self, Problem};
-use crate::{Failure, cli::render};
+use crate::{Failure, cli::render, random};
 use flags::New;
 use write::{Host, Keys, Pair};
 
@@ -81,7 +81,7 @@ impl New {
         let keys = match self.plain {
             true => None,
             false => Some(Keys {
-                pairs: [keys::new_pair()?, keys::new_pair()?],
+                pairs: [random::key_pair()?, random::key_pair()?],
                 shared: self.psk.then(keys::new_psk).transpose()?,
             }),
         };
