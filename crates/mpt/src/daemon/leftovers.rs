@@ -1,5 +1,5 @@
-//! State of a tunnel that outlives its process: a kill switch, rules, routes, and the settings of a gateway. A socket file
-//! leads `mpt down` to it.
+//! State of a tunnel that outlives its process: a kill switch, rules, routes, and the settings of a gateway. A
+//! socket file leads `mpt down` to it.
 
 use mpt_linux::netlink::Netlink;
 use mpt_linux::privilege::Capability;

@@ -6,8 +6,7 @@
 //! [`netlink_events`] takes the state of interfaces; [`interface_sync`] updates paths when interfaces change, with the
 //! sockets of [`path_sockets`], [`retry_log`] schedules retries, and [`restore_limit`] limits how often state is
 //! restored that another program keeps removing; [`names`] follows the addresses of peers with names, which
-//! [`resolver`] looks up;
-//! [`metering`] counts metered traffic, [`service`] notifies the service manager,
+//! [`resolver`] looks up; [`metering`] counts metered traffic, [`service`] notifies the service manager,
 //! [`handshake_flood`] limits floods, and [`handshake_clock`] keeps the last timestamp. [`clients`] serves the sockets
 //! for commands and status, [`commands`] executes commands, [`peers`] adds and removes peers, [`pending`] are commands
 //! that wait for one, [`user`] gives up the rights of root, [`config_files`] keeps access to the configuration,
