@@ -1,8 +1,8 @@
 //! `mpt hooks`: runs the programs of a folder when something happens to a tunnel.
 //!
-//! It is a process of its own and no root's, which watches the tunnels as `mpt web` does. A program gets names as
-//! arguments and in its environment, without a shell in between. The programs of an event run one after the other, each
-//! for [`LIMIT`] at most; meanwhile the tunnel goes on and buffers further events of its own.
+//! It is a process of its own, without the rights of root, and watches the tunnels as `mpt web` does. A program gets
+//! names as arguments and in its environment, without a shell in between. The programs of an event run one after the
+//! other, each for [`LIMIT`] at most; meanwhile the tunnel continues, and buffers the events that follow.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -12,7 +12,6 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -36,9 +35,8 @@ pub fn run(folder: &Path) -> Result<(), Failure> {
     programs(folder)?;
     let run = RunDir::from_env();
     eprintln!("the programs of {} run at events of the tunnels of {}", folder.display(), run.path().display());
-    let folder = Arc::new(folder.to_owned());
     watch_all(&run, INTERVAL, |name, is_start| {
-        let (name, folder) = (name.to_owned(), Arc::clone(&folder));
+        let (name, folder) = (name.to_owned(), folder.to_owned());
         let mut state = State { is_quiet: is_start, ..State::default() };
         move |change| {
             for hook in state.handle(change) {
@@ -48,7 +46,7 @@ pub fn run(folder: &Path) -> Result<(), Failure> {
     })
 }
 
-/// An event for programs.
+/// An event that programs are run for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Hook {
     event: &'static str,
@@ -58,7 +56,7 @@ struct Hook {
     cause: String,
 }
 
-/// The state of a tunnel, from which events follow. A sample makes up for events that were lost.
+/// The state of a tunnel, from which events follow. A sample corrects it after lost events.
 #[derive(Debug, Default)]
 struct State {
     /// The tunnel ran when this process started, so its present state is no event.
@@ -178,7 +176,7 @@ impl Hook {
     }
 }
 
-/// Waits for a program; ends it with all that it has started, and returns none, when the time is over.
+/// Waits for a program. After `limit`, ends it with all that it has started, and returns `None`.
 fn wait(mut child: Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
     let deadline = Instant::now() + limit;
     while Instant::now() < deadline {
@@ -225,9 +223,9 @@ fn check_owner(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Interval of samples, which make up for lost events.
+/// Interval of samples, which correct the state after lost events.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Time that a program has.
+/// Maximum time of a program.
 const LIMIT: Duration = Duration::from_secs(30);
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 

@@ -7,7 +7,7 @@ use crate::control::report::{PathReport, PeerReport, Report};
 use crate::control::verdict;
 use crate::figures::{bytes, digits};
 
-/// Formats the status of a tunnel, as it is now: at most 80 columns as far as names permit.
+/// Formats the present status of a tunnel. Its tables have at most 80 columns.
 pub fn status(report: &Report) -> String {
     let tunnel = &report.tunnel;
     let mut text = format!(
@@ -26,7 +26,7 @@ pub fn status(report: &Report) -> String {
             None if tunnel.mode == "native" => "  no session".to_owned(),
             None => String::new(),
         };
-        text += &format!("\n{}  {}{session}\n{}", peer.name, peer.scheduler, indented(&table(rows_of_now(peer))));
+        text += &format!("\n{}  {}{session}\n{}", peer.name, peer.scheduler, indented(&table(rows_of_status(peer))));
         let line = |path: &PathReport| format!("  {}: {}\n", path.name, verdict::verdict(peer, path));
         text.extend(peer.paths.iter().map(line));
         text += &dropped(&peer.drops);
@@ -75,9 +75,9 @@ type Row = Vec<String>;
 const FIGURES: [&str; 11] =
     ["RTT", "LOAD", "LOSS", "RATE", "OUT", "IN", "SENT", "RECEIVED", "SHARE", "WEIGHT", "DROPPED"];
 
-/// Formats the paths of a peer as they are now: rates in bit/s. In plain mode the weight stands where native mode has
-/// measurements.
-fn rows_of_now(peer: &PeerReport) -> Vec<Row> {
+/// Returns heading and rows for the present state of a peer's paths, with rates in bit/s. Plain mode measures neither
+/// load, loss nor rate, so the weight has their place.
+fn rows_of_status(peer: &PeerReport) -> Vec<Row> {
     let is_measured = is_measured(peer);
     let middle: &[&str] = if is_measured { &["LOAD", "LOSS", "RATE"] } else { &["WEIGHT"] };
     let heading = [&["PATH", "STATE", "RTT"], middle, &["OUT", "IN", "SHARE"]].concat();
@@ -135,7 +135,7 @@ fn is_measured(peer: &PeerReport) -> bool {
     peer.paths.iter().any(|path| path.loss.is_some() || path.rate_bits_per_s.is_some())
 }
 
-/// Columns of a terminal that everybody has.
+/// Columns of the smallest usual terminal.
 const COLUMNS: usize = 80;
 /// Columns of a path's name in the table of the status: what the other columns leave of 80.
 const NAME: usize = 11;
@@ -151,7 +151,7 @@ fn rows(peer: &PeerReport) -> Vec<Row> {
 
 /// Formats a path: with loss and rate if they are measured, as in native mode, or else with its weight.
 fn row(path: &PathReport, sent_by_all: u64, is_measured: bool) -> Row {
-    let mut row = vec![path.name.clone(), state(path), milliseconds(path.srtt_us)];
+    let mut row = vec![path.name.clone(), state_with_cause(path), milliseconds(path.srtt_us)];
     if is_measured {
         row.push(loss(path));
         row.push(or_dash(path.rate_bits_per_s.map(|rate| format!("{} Mbit/s", digits(rate as f64 / 1e6)))));
@@ -167,7 +167,7 @@ fn row(path: &PathReport, sent_by_all: u64, is_measured: bool) -> Row {
     row
 }
 
-fn state(path: &PathReport) -> String {
+fn state_with_cause(path: &PathReport) -> String {
     match path.cause.as_deref() {
         None if path.up => match (path.used_bytes, path.limit_bytes) {
             (Some(used), Some(limit)) if used >= limit => {
@@ -337,7 +337,7 @@ office  weighted  handshake 43 s ago
             PathReport { used_bytes: Some(8_200_000_000), limit_bytes: Some(20_000_000_000), ..standby.clone() };
         let used_up = PathReport { used_bytes: Some(20_000_000_000), ..metered.clone() };
         let expected = ["up (standby)", "up (8.20 GB of 20.0 GB)", "up (standby: 20.0 GB of 20.0 GB used up)"];
-        assert_eq!([&standby, &metered, &used_up].map(state), expected);
+        assert_eq!([&standby, &metered, &used_up].map(state_with_cause), expected);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::render::{bits, loss, milliseconds, or_dash, short, span, table};
 use super::terminal::{Key, Terminal};
 use crate::Failure;
 use crate::control::report::{PathReport, PeerReport, Report};
-use crate::control::verdict::{share, state, verdict};
+use crate::control::verdict::{has_trouble, share, state, verdict};
 use crate::control::{Client, RunDir};
 
 /// Draws until a key or a signal ends it.
@@ -141,7 +141,7 @@ impl View {
         let room = lines.saturating_sub(FIXED_LINES);
         self.skipped = self.skipped.min(paths.len().saturating_sub(room));
         let rows = rows.zip(&paths).skip(self.skipped).take(room);
-        let rows = rows.map(|(row, (_, path))| self.coloured(cut(&row, columns), path));
+        let rows = rows.map(|(row, (peer, path))| self.coloured(cut(&row, columns), peer, path));
         let mut frame = vec![cut(&summary(report), columns), self.inverse(format!("{heading:<columns$}"), columns)];
         frame.extend(rows);
         let remarks = paths.iter().map(|(peer, path)| cut(&remark(report, peer, path), columns));
@@ -163,13 +163,13 @@ impl View {
         if self.colours { format!("\x1b[7m{text}\x1b[0m") } else { text }
     }
 
-    /// Colours a row red if its path is down, and yellow if it loses much.
-    fn coloured(&self, row: String, path: &PathReport) -> String {
-        let colour = match path.loss {
-            _ if !self.colours => return row,
-            _ if !path.up => 31,
-            Some(loss) if loss >= 0.01 => 33,
-            _ => return row,
+    /// Colours a row red if its path is down, and yellow if it loses much or has a long queue.
+    fn coloured(&self, row: String, peer: &PeerReport, path: &PathReport) -> String {
+        let colour = match () {
+            () if !self.colours => return row,
+            () if !path.up => 31,
+            () if has_trouble(peer, path) => 33,
+            () => return row,
         };
         format!("\x1b[{colour}m{row}\x1b[0m")
     }

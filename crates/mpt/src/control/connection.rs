@@ -96,7 +96,7 @@ impl ClientConnection {
         self.flush()
     }
 
-    /// Lets events follow.
+    /// Takes events from now on.
     pub fn watch(&mut self) {
         self.watches = true;
     }

@@ -299,6 +299,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::control::{Event, EventKind};
 
     const REFERENCE: &str = include_str!("../../../../docs/guide/status.md");
 
@@ -371,8 +372,29 @@ mod tests {
 
     #[test]
     fn the_reference_explains_every_field() {
-        for key in keys(&json()) {
+        let mut later = Report::new(TunnelReport { uptime_us: 1, ..TunnelReport::default() }, &status());
+        later.fill_rates(&Report::new(TunnelReport::default(), &status()));
+        let keys = keys(&serde_json::to_value(later).unwrap());
+        assert!(keys.contains(&"received_bits_per_s".to_owned()));
+        for key in keys {
             assert!(REFERENCE.contains(&format!("| `{key}` |")), "{key}");
+        }
+    }
+
+    #[test]
+    fn the_reference_explains_every_event() {
+        let [peer, path, from, to] = [""; 4].map(str::to_owned);
+        let kinds = [
+            EventKind::Path { peer: peer.clone(), path: path.clone(), from, to },
+            EventKind::Limit { peer, path },
+            EventKind::Mtu { mtu_bytes: 0 },
+            EventKind::Reloaded {},
+            EventKind::Stopping {},
+        ];
+        for kind in kinds {
+            let json = serde_json::to_value(Event { time_ms: 0, kind }).unwrap();
+            assert!(REFERENCE.contains(&format!("`{}`: ", json["kind"].as_str().unwrap())), "{json}");
+            assert!(keys(&json).iter().all(|key| REFERENCE.contains(&format!("`{key}`"))), "{json}");
         }
     }
 

@@ -118,7 +118,7 @@ impl Server {
         self.update_interest(token, result);
     }
 
-    /// Lets events follow to a client.
+    /// Sends events to a client from now on.
     pub fn watch(&mut self, token: ClientToken) {
         if let Some(connection) = self.connections.get_mut(&token) {
             connection.watch();
@@ -146,8 +146,8 @@ impl Server {
     }
 
     /// Sends the events that were published. When clients cannot be accepted, it stops accepting for a second, because
-    /// the listener stays readable and would keep the event loop busy; and for a moment after a user was refused. Call
-    /// it in each iteration; returns the time of the next call.
+    /// the listener stays readable and would keep the event loop busy; and for [`REFUSED_PAUSE`] after a user was
+    /// refused. Call it in each iteration; returns the time of the next call.
     pub fn poll(&mut self, now: Time) -> Option<Time> {
         if mem::take(&mut self.has_pushed) {
             self.send_events();
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_refused_again_and_again_does_not_keep_the_event_loop_busy() {
+    fn users_that_are_refused_again_and_again_do_not_keep_the_event_loop_busy() {
         let folder = tempfile::tempdir().unwrap();
         let run = RunDir::at(folder.path());
         let mut server = Server::bind_status(&run, "mpt0", Uid::from_raw(0)).unwrap();

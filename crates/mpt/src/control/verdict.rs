@@ -1,9 +1,9 @@
-//! The condition of a path in one line of plain words, for `mpt status`, `mpt top` and the page of `mpt web`.
+//! The condition of a path as a line of text, for `mpt status`, `mpt top` and the page of `mpt web`.
 
 use super::report::{PathReport, PeerReport};
 use crate::figures::bytes;
 
-/// Returns the condition of a path of this peer, in at most 70 columns.
+/// Returns the condition of a path of this peer, in one line.
 pub fn verdict(peer: &PeerReport, path: &PathReport) -> String {
     match path.cause.as_deref() {
         Some("operator") => format!("taken down by command; mpt path up {} uses it again", path.name),
@@ -29,13 +29,10 @@ fn verdict_of_used(path: &PathReport, share: Option<f64>) -> String {
         (Some(share), true) if share < 0.005 => "waits until the others fail".to_owned(),
         (Some(share), _) => format!("used for {} %", percent(share)),
     };
-    let trouble = match share {
-        // Without traffic one lost probe is ten percent.
-        Some(_) if path.loss.is_some_and(|loss| loss >= LOSS) => {
-            path.loss.map(|loss| format!("loses {} %: ", percent(loss)))
-        }
-        _ => path.queue_us.filter(|queue| *queue >= QUEUE_US).map(|us| format!("load adds {} ms: ", us / 1_000)),
-    };
+    let trouble = trouble(path, share).map(|trouble| match trouble {
+        Trouble::Loss(loss) => format!("loses {} %: ", percent(loss)),
+        Trouble::Queue(us) => format!("load adds {} ms: ", us / 1_000),
+    });
     match (path.used_bytes, path.limit_bytes) {
         (Some(volume), Some(limit)) if volume >= limit => {
             format!("its {} of the month are used up: {used}", bytes(limit))
@@ -47,13 +44,32 @@ fn verdict_of_used(path: &PathReport, share: Option<f64>) -> String {
     }
 }
 
+/// A remark about a path that is up.
+enum Trouble {
+    /// Its loss, 0 to 1.
+    Loss(f64),
+    /// Its queue, in microseconds.
+    Queue(u64),
+}
+
+fn trouble(path: &PathReport, share: Option<f64>) -> Option<Trouble> {
+    // Without traffic one lost probe is ten percent.
+    let loss = path.loss.filter(|loss| share.is_some() && *loss >= LOSS).map(Trouble::Loss);
+    loss.or_else(|| path.queue_us.filter(|queue| *queue >= QUEUE_US).map(Trouble::Queue))
+}
+
+/// Returns true if [`verdict`] remarks upon the loss or the queue of a path that is up.
+pub fn has_trouble(peer: &PeerReport, path: &PathReport) -> bool {
+    path.up && trouble(path, share(peer, path)).is_some()
+}
+
 /// Returns the share of the peer's traffic that this path sends at present, 0 to 1; `None` without rates or traffic.
 pub fn share(peer: &PeerReport, path: &PathReport) -> Option<f64> {
     let sent: u64 = peer.paths.iter().filter_map(|path| path.sent_bits_per_s).sum();
     (sent >= IDLE_BITS_PER_S).then(|| path.sent_bits_per_s.unwrap_or(0) as f64 / sent as f64)
 }
 
-/// Returns the state of a path in one word of at most eight columns.
+/// Returns the name of a path's state, in at most eight columns.
 pub fn state(path: &PathReport) -> &str {
     match path.cause.as_deref() {
         None if path.up && path.standby => "standby",
@@ -100,6 +116,18 @@ mod tests {
     }
 
     #[test]
+    fn loss_is_trouble_with_traffic_only_and_a_queue_always() {
+        let is_in_trouble = |path: PathReport| {
+            let peer = PeerReport { paths: vec![path], ..PeerReport::default() };
+            has_trouble(&peer, &peer.paths[0])
+        };
+        let lossy = |sent| PathReport { loss: Some(LOSS), ..path(sent) };
+        let full = |up| PathReport { queue_us: Some(QUEUE_US), up, ..path(0) };
+        assert_eq!([lossy(2_000_000), lossy(500), path(2_000_000)].map(is_in_trouble), [true, false, false]);
+        assert_eq!([full(true), full(false)].map(is_in_trouble), [true, false]);
+    }
+
+    #[test]
     fn an_idle_path_a_full_queue_and_a_limit_have_a_line() {
         let full = PathReport { queue_us: Some(180_999), ..path(1_000_000) };
         assert_eq!(verdicts(vec![full]), ["load adds 180 ms: used for 100 %"]);
@@ -116,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cause_has_words_and_fits() {
+    fn every_cause_has_a_text_that_fits() {
         for cause in ["operator", "carrier", "silent", "peer", "flapping", "lossy", "narrow"] {
             let down = PathReport { up: false, cause: Some(cause.to_owned()), ..path(0) };
             assert!(state(&down).len() <= 8, "{cause}");

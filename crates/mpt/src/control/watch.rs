@@ -23,7 +23,7 @@ pub struct Watch {
     /// The pages of the next sample that have arrived, while others are missing.
     pages: Option<Report>,
     last: Option<Report>,
-    /// Time of the next request, or until when a response is awaited.
+    /// Time of the next request while `pages` is `None`, and the deadline of the response otherwise.
     due: Instant,
 }
 
@@ -126,7 +126,7 @@ impl Watch {
         Ok(Some(pages))
     }
 
-    /// Returns the next line, or none until the deadline.
+    /// Returns the next line, or `None` if there is none until the deadline.
     fn read_line(&mut self) -> io::Result<Option<Vec<u8>>> {
         // A timeout of zero would be none.
         let left = self.due.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));

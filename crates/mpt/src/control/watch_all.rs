@@ -40,11 +40,11 @@ pub fn watch_all<H: FnMut(Change) + Send + 'static>(
             }
         }
         is_start = false;
-        thread::sleep(LOOK_INTERVAL);
+        thread::sleep(SCAN_INTERVAL);
     }
 }
 
-/// Watches a tunnel until it is gone for a day.
+/// Watches a tunnel until its socket has been absent for a day.
 fn watch(run: &RunDir, name: &str, interval: Duration, mut handle: impl FnMut(Change)) {
     let mut absent = 0;
     while absent < FORGET_AFTER {
@@ -60,14 +60,14 @@ fn watch(run: &RunDir, name: &str, interval: Duration, mut handle: impl FnMut(Ch
         handle(Change::Silent(failure.what));
         // A crash leaves the socket, an orderly end removes it.
         absent = if run.names().iter().any(|known| known == name) { 0 } else { absent + 1 };
-        thread::sleep(LOOK_INTERVAL);
+        thread::sleep(SCAN_INTERVAL);
     }
     handle(Change::Forgotten);
 }
 
-/// Interval of looks for new tunnels, and of attempts to reach one.
-const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+/// Interval of scans for new tunnels, and of attempts to connect to one.
+const SCAN_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum number of tunnels; each has a thread.
 const MAX_TUNNELS: usize = 64;
-/// Looks without a socket until a tunnel that ended is forgotten: a day.
-const FORGET_AFTER: u64 = 86_400 / LOOK_INTERVAL.as_secs();
+/// Failed attempts until a tunnel without a socket is forgotten: a day.
+const FORGET_AFTER: u64 = 86_400 / SCAN_INTERVAL.as_secs();

@@ -1,4 +1,5 @@
-//! The clients of the control socket and of the status socket: requests, reports, and events for those that watch.
+//! Serves the clients of the control socket and of the status socket: requests, reports, and events for those that
+//! watch.
 
 use mpt_linux::reactor::Token;
 use mpt_proto::time::Time;

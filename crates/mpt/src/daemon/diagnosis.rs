@@ -103,21 +103,22 @@ fn calls(own: &Peer, peer: &PeerStatus) -> bool {
     *own.name == peer.name && (own.auto.is_some() || own.paths.iter().any(|path| path.remote.is_some()))
 }
 
-fn is_alive(peer: &PeerStatus) -> bool {
+/// Returns true if a path to the peer is alive, demoted or not.
+pub(super) fn is_alive(peer: &PeerStatus) -> bool {
     peer.paths.iter().any(|path| matches!(path.state, PathState::Up | PathState::Demoted(_)))
 }
 
 fn describe(peer: &PeerStatus) -> String {
     let is_silent = |state| matches!(state, PathState::Down(DownCause::Silent | DownCause::Peer));
-    let asked = peer.paths.iter().filter(|path| is_silent(path.state));
-    let asked: Vec<_> = asked.map(|path| format!("{} on {}", path.remote, path.name)).collect();
-    if asked.is_empty() {
+    let silent = peer.paths.iter().filter(|path| is_silent(path.state));
+    let silent: Vec<_> = silent.map(|path| format!("{} on {}", path.remote, path.name)).collect();
+    if silent.is_empty() {
         return "no path can be used: no interface has a carrier, or all paths were taken down".to_owned();
     }
     format!(
         "no answer from {}; hint: is the tunnel up there and its UDP port open? do both ends have the key of the other, \
          and the same preshared key? is rp_filter 0 or 2 here? the log of the peer names a key or clock that it refuses",
-        asked.join(", ")
+        silent.join(", ")
     )
 }
 

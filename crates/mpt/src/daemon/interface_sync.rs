@@ -1,5 +1,6 @@
 //! Keeps paths in sync with the interfaces: passes netlink state to [`mpt_proto::path_manager`] and applies its
-//! decisions. Configured paths in native mode follow the addresses of their interfaces, too.
+//! decisions. Configured paths in native mode follow the addresses of their interfaces, too. [`super::path_sockets`]
+//! opens and closes the sockets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -7,13 +8,12 @@ use std::time::Duration;
 
 use mpt_linux::Error;
 use mpt_linux::netlink::{Netlink, Prefix};
-use mpt_linux::udp::SocketSpec;
 use mpt_proto::config::PathConfig;
 use mpt_proto::path::LinkId;
 use mpt_proto::path_manager::{CandidatePath, Interface, Pairs, PathChange, Paths, Policy};
 use mpt_proto::time::Time;
 
-use super::links::Link;
+use super::path_sockets::{SocketKey, socket_key};
 use super::restore_limit::RestoreLimit;
 use super::retry_log::RetryLog;
 use super::{Daemon, policy_routing};
@@ -29,12 +29,12 @@ pub(super) struct InterfaceSync {
     pub(super) usable: Vec<String>,
     /// By the peer's name.
     peers: BTreeMap<String, Paths>,
-    links: BTreeMap<SocketKey, LinkId>,
+    pub(super) links: BTreeMap<SocketKey, LinkId>,
     /// Sockets for incoming connections, one for each local address: a response is sent from the address that was
     /// contacted.
-    listening: BTreeMap<IpAddr, LinkId>,
+    pub(super) listening: BTreeMap<IpAddr, LinkId>,
     /// The usable local addresses of each configured socket at the last run.
-    configured: BTreeMap<LinkId, Vec<IpAddr>>,
+    pub(super) configured: BTreeMap<LinkId, Vec<IpAddr>>,
     /// Time of the next run, after a change.
     due: Option<Time>,
     /// An interface or an address has changed, and routes have not been retried since.
@@ -44,7 +44,7 @@ pub(super) struct InterfaceSync {
     /// Failures of routes and of nftables.
     pub(super) route_failures: RetryLog,
     /// Failures of paths and sockets.
-    path_failures: RetryLog,
+    pub(super) path_failures: RetryLog,
     /// Restored rules, routes and addresses.
     pub(super) routing_limit: RestoreLimit,
     /// Restored tables of nftables.
@@ -54,15 +54,6 @@ pub(super) struct InterfaceSync {
     /// Addresses of the tunnel that a command removed.
     pub(super) removed_addresses: BTreeSet<Prefix>,
     last_sync: Time,
-}
-
-/// Paths over one interface share their sockets.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct SocketKey {
-    interface: String,
-    ipv6: bool,
-    port: u16,
-    number: u8,
 }
 
 impl InterfaceSync {
@@ -229,33 +220,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Rebinds sockets to another local address if none of their paths uses the current one. Paths of several peers may
-    /// differ.
-    fn rebind_stale(&mut self, now: Time) {
-        let mut by_link: BTreeMap<LinkId, Vec<CandidatePath>> = BTreeMap::new();
-        for (key, candidate) in self.active_paths() {
-            if let Some(link) = self.interface_sync.links.get(&key) {
-                by_link.entry(*link).or_default().push(candidate.clone());
-            }
-        }
-        for (link, candidates) in by_link {
-            if candidates.iter().any(|candidate| self.driver.is_bound_to(link, candidate.local, candidate.index)) {
-                continue;
-            }
-            let CandidatePath { interface, index, local, .. } = &candidates[0];
-            match self.driver.rebind_link(now, link, *local, Some(*index)) {
-                Ok(()) => tracing::info!(interface, %local, "socket rebound to another local address"),
-                Err(error) => {
-                    self.interface_sync
-                        .path_failures
-                        .record(format!("cannot bind to {local} on {interface}"), error.to_string());
-                }
-            }
-        }
-    }
-
     /// Returns the candidates of all active paths with their socket keys.
-    fn active_paths(&self) -> impl Iterator<Item = (SocketKey, &CandidatePath)> {
+    pub(super) fn active_paths(&self) -> impl Iterator<Item = (SocketKey, &CandidatePath)> {
         self.file.peers.iter().flat_map(|peer| {
             let paths = self.interface_sync.peers.get(&*peer.name);
             paths
@@ -332,145 +298,10 @@ impl Daemon {
         peer.is_some_and(|peer| self.names.remotes(peer).contains(&remote))
     }
 
-    /// Returns the socket of a path, and opens it if needed.
-    fn link(&mut self, candidate: &CandidatePath, port: u16) -> Result<LinkId, Failure> {
-        let key = socket_key(candidate, port);
-        if let Some(link) = self.interface_sync.links.get(&key) {
-            return Ok(*link);
-        }
-        let spec = SocketSpec {
-            local: SocketAddr::new(candidate.local, if candidate.number == 0 { port } else { 0 }),
-            device: Some(candidate.interface.clone()),
-            mark: policy_routing::mark(&self.file),
-            offload: self.file.offload,
-            ..SocketSpec::default()
-        };
-        let id = self.sockets.allocate_id().ok_or_else(|| Failure::new("too many sockets"))?;
-        let opened = Link::open_managed(id, spec, candidate.index).and_then(|link| self.driver.add_link(link));
-        opened.inspect_err(|_| self.sockets.release_id(id))?;
-        self.interface_sync.links.insert(key, id);
-        Ok(id)
-    }
-
-    /// Listens on every local address, and closes the sockets of others.
-    fn listen(&mut self, now: Time, interfaces: &[Interface]) {
-        let all = interfaces.iter().filter(|interface| interface.index != self.interface_sync.tun);
-        let port = *self.file.port;
-        let free = |own: &&IpAddr| !is_link_local(**own) && !self.sockets.is_bound_to(SocketAddr::new(**own, port));
-        let all: BTreeSet<_> = all.flat_map(|interface| &interface.addresses).filter(free).collect();
-        let (driver, sockets) = (&mut self.driver, &mut self.sockets);
-        self.interface_sync.listening.retain(|address, id| {
-            let stays = all.contains(address);
-            if !stays {
-                tracing::info!(%address, "stopped listening: address removed");
-                driver.endpoint.remove_link(now, *id);
-                driver.remove_link(*id);
-                sockets.release_id(*id);
-            }
-            stays
-        });
-        for address in all {
-            if self.interface_sync.listening.contains_key(address) {
-                continue;
-            }
-            let what = format!("cannot listen on {address}");
-            let Some(id) = self.sockets.allocate_id() else {
-                self.interface_sync.path_failures.record(what, "too many sockets".to_owned());
-                return;
-            };
-            let local = SocketAddr::new(*address, *self.file.port);
-            let mark = policy_routing::mark(&self.file);
-            let spec = SocketSpec { local, mark, offload: self.file.offload, ..SocketSpec::default() };
-            match Link::listen(id, spec).and_then(|link| self.driver.add_link(link)) {
-                Ok(()) => drop(self.interface_sync.listening.insert(*address, id)),
-                Err(error) => {
-                    self.sockets.release_id(id);
-                    self.interface_sync.path_failures.record(what, error.to_string());
-                }
-            }
-        }
-    }
-
-    /// Advertises our addresses to peers with `pairs = "fullmesh"`.
-    fn advertise_addresses(&mut self, now: Time, interfaces: &[Interface]) {
-        let usable = interfaces.iter().filter(|interface| interface.usable).flat_map(|interface| &interface.addresses);
-        let at = |own: &IpAddr| SocketAddr::new(*own, *self.file.port);
-        let open =
-            usable.filter(|own| self.interface_sync.listening.contains_key(*own) || self.sockets.is_bound_to(at(own)));
-        let all: Vec<_> = open.map(at).collect();
-        for peer in self.file.peers.iter().filter(|peer| peer.connects_to_us() && peer.pairs == Pairs::FullMesh) {
-            if let Err(error) = self.driver.endpoint.advertise_addresses(now, &peer.name, &all) {
-                tracing::warn!(peer = %peer.name, %error, "addresses not advertised");
-            }
-        }
-    }
-
     /// Removes the state of a removed peer.
     pub(super) fn forget_peer_paths(&mut self, peer: &str) {
         self.interface_sync.peers.remove(peer);
         self.close_unused();
-    }
-
-    /// Closes the sockets that no configured path uses.
-    pub(super) fn close_unconfigured(&mut self, now: Time) {
-        for id in self.sockets.take_unconfigured(&self.file.peers) {
-            self.driver.endpoint.remove_link(now, id);
-            self.driver.remove_link(id);
-            self.interface_sync.configured.remove(&id);
-        }
-    }
-
-    fn close_unused(&mut self) {
-        let status = self.driver.endpoint.status();
-        let used = |link: LinkId| status.peers.iter().flat_map(|peer| &peer.paths).any(|path| path.link == link);
-        let (driver, sockets) = (&mut self.driver, &mut self.sockets);
-        self.interface_sync.links.retain(|_, id| {
-            let stays = used(*id);
-            if !stays {
-                driver.remove_link(*id);
-                sockets.release_id(*id);
-            }
-            stays
-        });
-    }
-
-    /// Updates configured sockets: if its address is gone, a socket with an interface is bound to another address of
-    /// it. The peer is notified of every change, because it needs a datagram from an address before it can respond
-    /// there.
-    fn sync_configured(&mut self, now: Time, interfaces: &[Interface]) {
-        let all: Vec<_> = self.sockets.configured().map(|(device, local, id)| (device.clone(), local, id)).collect();
-        for (device, local, id) in all {
-            let usable = interfaces.iter().filter(|interface| interface.usable);
-            let usable = usable.filter(|interface| device.as_ref().is_none_or(|name| interface.name == *name));
-            let own = usable.flat_map(|interface| &interface.addresses).copied();
-            let own: Vec<_> = own.filter(|own| own.is_ipv4() == local.is_ipv4()).collect();
-            let before = self.interface_sync.configured.insert(id, own.clone());
-            if before.as_ref().is_none_or(|before| *before == own) {
-                continue;
-            }
-            let target = if local.ip().is_unspecified() || own.contains(&local.ip()) {
-                Some(local.ip()).filter(|_| !own.is_empty())
-            } else {
-                own.iter().copied().find(|own| device.is_some() && !is_link_local(*own))
-            };
-            match target {
-                Some(target) => match self.driver.rebind_link(now, id, target, None) {
-                    Ok(()) => tracing::info!(?device, local = %target, "local addresses changed"),
-                    Err(error) => {
-                        let (from, on) = (SocketAddr::new(target, local.port()), device.as_deref().unwrap_or("any"));
-                        self.interface_sync
-                            .path_failures
-                            .record(format!("cannot bind to {from} on {on}"), error.to_string());
-                        // The next run retries.
-                        self.interface_sync.configured.extend(before.map(|before| (id, before)));
-                    }
-                },
-                None => {
-                    tracing::info!(?device, %local, "local address removed");
-                    self.driver.handle_address_gone(now, id);
-                }
-            }
-        }
     }
 }
 
@@ -481,15 +312,6 @@ fn describe_failure(peer: &str, change: &PathChange) -> String {
     | PathChange::Suspend(name, candidate)
     | PathChange::Remove(name, candidate)) = change;
     format!("peer {peer}: cannot set up path {name} from {} to {}", candidate.local, candidate.remote)
-}
-
-fn socket_key(candidate: &CandidatePath, port: u16) -> SocketKey {
-    SocketKey {
-        interface: candidate.interface.clone(),
-        ipv6: candidate.local.is_ipv6(),
-        port,
-        number: candidate.number,
-    }
 }
 
 /// Returns the path manager's policy for a peer. It leaves out interfaces with configured paths.
@@ -504,10 +326,6 @@ fn path_policy(peer: &Peer, auto: &Auto, mut remotes: Vec<SocketAddr>, advertise
         pairs: peer.pairs,
         ports: auto.ports,
     }
-}
-
-fn is_link_local(ip: IpAddr) -> bool {
-    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
 /// Minimum interval: changes come in bursts, and each run costs some system calls. The first of a burst is not delayed.

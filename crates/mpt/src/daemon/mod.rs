@@ -3,15 +3,16 @@
 //! [`setup`] opens sockets and devices, [`event_loop`] moves packets, [`links`] are the sockets, [`routes`] the routes,
 //! [`policy_routing`] routes the whole Internet into the tunnel, [`kill_switch`] drops what evades that, and
 //! [`gateway`] forwards to the Internet; both use tables of [`nft`], which [`restore`] keeps in effect.
-//! [`interface_sync`] updates paths when interfaces change, [`retry_log`] schedules retries, and [`restore_limit`] ends
-//! fights with other programs; [`names`] follows the addresses of peers with names, which [`resolver`] looks up;
-//! [`metering`] counts metered traffic, [`service`] notifies the service manager,
+//! [`netlink_events`] takes the state of interfaces; [`interface_sync`] updates paths when interfaces change, with the
+//! sockets of [`path_sockets`], [`retry_log`] schedules retries, and [`restore_limit`] limits how often state is
+//! restored that another program keeps removing; [`names`] follows the addresses of peers with names, which
+//! [`resolver`] looks up; [`metering`] counts metered traffic, [`service`] notifies the service manager,
 //! [`handshake_flood`] limits floods, and [`handshake_clock`] keeps the last timestamp. [`clients`] serves the sockets
 //! for commands and status, [`commands`] executes commands, [`peers`] adds and removes peers, [`pending`] are commands
 //! that wait for one, [`user`] gives up the rights of root, [`config_files`] keeps access to the configuration,
 //! [`control_port`] is the protocol of the original MPT, [`qlog`] writes the event trace, and [`diagnosis`] logs why a
-//! tunnel does not connect. This file is the main loop over all of them, signals, the control socket and netlink
-//! events.
+//! tunnel does not connect. [`leftovers`] removes what a killed tunnel left behind. This file opens everything, and is
+//! the main loop over all of them and signals.
 
 mod clients;
 mod commands;
@@ -24,10 +25,13 @@ mod handshake_clock;
 mod handshake_flood;
 mod interface_sync;
 mod kill_switch;
+mod leftovers;
 mod links;
 mod metering;
 mod names;
+mod netlink_events;
 pub(crate) mod nft;
+mod path_sockets;
 mod peers;
 mod pending;
 mod policy_routing;
@@ -45,8 +49,7 @@ use std::path::{Path, PathBuf};
 use std::{env, process};
 
 use mpt_linux::Reactor;
-use mpt_linux::netlink::{Event, ForwardingMonitor, Link, Monitor, Netlink, TableMonitor};
-use mpt_linux::privilege::Capability;
+use mpt_linux::netlink::{ForwardingMonitor, Monitor, Netlink, TableMonitor};
 use mpt_linux::reactor::{Clock, Interest, Ready, Signal, Signals, Token};
 use mpt_linux::suspend::{CopyMonitor, SuspendWatch};
 use mpt_linux::tun::CloneDevice;
@@ -64,11 +67,10 @@ use event_loop::Driver;
 use gateway::Gateway;
 use handshake_clock::HandshakeClock;
 use interface_sync::InterfaceSync;
-use kill_switch::KillSwitch;
+pub use leftovers::{activate_kill_switch, clean_up};
 use metering::Metering;
 use names::Names;
 use pending::PendingCommand;
-use policy_routing::PolicyRouting;
 use qlog::Qlog;
 use routes::Routes;
 use service::Service;
@@ -95,7 +97,7 @@ pub fn run(file: &File, qlog: Option<&Path>) -> Result<(), Failure> {
     let control = Server::bind(&run, &file.interface)?;
     let status = Server::bind_status(&run, &file.interface, user::status_reader().0)?;
     let open = Opened { signals, control, status, device, service, qlog, config_files, clock };
-    up(file, &run, open).map_err(|failure| with_leftover_state(&file.interface, &run, failure))
+    up(file, &run, open).map_err(|failure| leftovers::with_leftover_state(&file.interface, &run, failure))
 }
 
 /// The resources that are opened before the tunnel.
@@ -179,61 +181,6 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
 /// Returns the folder of files that outlive the tunnel.
 fn state_folder() -> PathBuf {
     env::var_os("MPT_STATE_DIR").map_or_else(|| PathBuf::from("/var/lib/mpt"), PathBuf::from)
-}
-
-/// Leaves a socket file if the failed tunnel, or an earlier one, left state behind, so that `mpt down` finds it. Adds a
-/// hint if the kill switch stays active.
-fn with_leftover_state(name: &str, run: &RunDir, failure: Failure) -> Failure {
-    let Ok(_alone) = run.claim(name) else { return failure };
-    let Ok(mut netlink) = Netlink::open() else { return failure };
-    let rules = PolicyRouting::of(name).existing_rules(&mut netlink).unwrap_or_default();
-    let routes = routes::stale_bypasses(name, run, &mut netlink).unwrap_or_default();
-    let blocks = policy_routing::is_kill_switch(&rules) || KillSwitch::of(name).is_active();
-    if blocks || !rules.is_empty() || !routes.is_empty() || run.undo_file(name).exists() {
-        run.leave_marker(name);
-    }
-    if !blocks {
-        return failure;
-    }
-    let holds = format!("the kill switch stays active until the tunnel is up again; `mpt down {name}` removes it");
-    let hint = failure.hint.as_ref().map_or(holds.clone(), |hint| format!("{hint}; {holds}"));
-    failure.hint(hint)
-}
-
-/// Removes what the tunnel with this interface left behind when it was killed. Returns true if there was anything.
-///
-/// # Errors
-/// The tunnel is running, or the system refused a change.
-pub fn clean_up(interface: &str) -> Result<bool, Failure> {
-    let run = RunDir::from_env();
-    if run.path().exists() {
-        user::give_up_root(&run, &[Capability::NetAdmin])?;
-    }
-    let _alone = run.claim(interface)?;
-    let mut netlink = Netlink::open()?;
-    let rules = PolicyRouting::of(interface).clear(&mut netlink)? | KillSwitch::of(interface).clear()?;
-    let routes = routes::clean(interface, &run, &mut netlink)?;
-    Ok(gateway::clean(interface, &run)? | rules | routes | run.remove_marker(interface))
-}
-
-/// Activates the kill switch of a tunnel that is not running, before the network is up. The next start takes it over.
-///
-/// # Errors
-/// The configuration has no kill switch, the tunnel is running, or the system refused a change.
-pub fn activate_kill_switch(file: &File) -> Result<(), Failure> {
-    if !policy_routing::has_kill_switch(file) {
-        let failure = Failure::new(format!("{} has no kill switch", file.path.display()));
-        return Err(failure.hint("kill_switch = true at the top of the file"));
-    }
-    let run = RunDir::from_env();
-    user::give_up_root(&run, &[Capability::NetAdmin])?;
-    run.create()?;
-    let _alone = run.claim(&file.interface)?;
-    KillSwitch::of(&file.interface).apply(file, &mut Netlink::open()?)?;
-    if !run.names().contains(&file.interface) {
-        run.leave_marker(&file.interface);
-    }
-    Ok(())
 }
 
 /// Fields drop in this order: those that revert their changes before the control socket, so that a client that waits
@@ -421,71 +368,6 @@ impl Daemon {
             }
             None => Ok(LoopControl::Continue),
         }
-    }
-
-    fn handle_netlink_events(&mut self, now: Time) -> Result<(), Failure> {
-        while let Some(event) = self.monitor.next_event()? {
-            self.interface_sync.schedule(now);
-            match event {
-                Event::Routes | Event::RuleGone => {}
-                Event::DefaultRoutes => self.interface_sync.on_default_routes_changed(),
-                _ => self.interface_sync.on_interfaces_changed(),
-            }
-            match event {
-                Event::Link(link) => self.handle_link(now, &link),
-                Event::LinkGone(index) => self.driver.handle_interface_gone(now, index),
-                Event::AddressAdded(index, prefix) if !self.driver.on_address_added(index, prefix.address) => {}
-                Event::AddressAdded(..) => self.resync_interfaces(now),
-                Event::Resync => {
-                    self.tun_is_up = Some(false);
-                    self.resync_interfaces(now);
-                }
-                Event::AddressRemoved(..) | Event::Routes | Event::DefaultRoutes | Event::RuleGone => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Handles a state change of the TUN device. Routes and IPv6 addresses disappear when it goes down, and are
-    /// restored when it comes up.
-    fn handle_tun(&mut self, up: bool) {
-        let was_down = self.tun_is_up == Some(false);
-        if up || self.tun_is_up.is_some() {
-            self.tun_is_up = Some(up);
-        }
-        if !was_down || !up {
-            return;
-        }
-        if let Err(failure) = self.restore_tun() {
-            tracing::warn!(%failure, "cannot restore the addresses or routes of the TUN interface");
-        }
-    }
-
-    fn restore_tun(&mut self) -> Result<(), Failure> {
-        let mut netlink = Netlink::open()?;
-        setup::add_addresses(&self.file, self.driver.tun_index(), &mut netlink)?;
-        self.routes.apply(&self.file, &mut netlink)
-    }
-
-    /// Lists the state of every interface after a loss of events.
-    fn resync_interfaces(&mut self, now: Time) {
-        let links = match Netlink::open().and_then(|mut netlink| netlink.links()) {
-            Ok(links) => links,
-            Err(error) => return tracing::warn!(%error, "cannot list the interfaces"),
-        };
-        for index in self.driver.interfaces().into_iter().filter(|index| !links.iter().any(|link| link.index == *index))
-        {
-            self.driver.handle_interface_gone(now, index);
-        }
-        links.iter().for_each(|link| self.handle_link(now, link));
-        self.driver.take_down_waiting(now);
-    }
-
-    fn handle_link(&mut self, now: Time, link: &Link) {
-        if link.index == self.driver.tun_index() {
-            self.handle_tun(link.up);
-        }
-        self.driver.handle_interface_state(now, link.index, &link.name, link.up && link.running);
     }
 
     /// Logs path events and notifies the peer. Returns true if there was any.

@@ -7,18 +7,18 @@
 //!   silence   5 s after the last change: the first address becomes the last, so that each is tried
 //! ```
 //!
-//! The address that worked stays among those that are tried, so a resolver that lies interrupts the tunnel for seconds,
-//! once per lie, and a resolver that is silent has no effect. See [`super::resolver`] for the lookup itself.
+//! The address that worked stays among those that are tried, so a wrong answer interrupts the tunnel for seconds,
+//! once, and a missing answer has no effect. See [`super::resolver`] for the lookup itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use mpt_linux::reactor::Interest;
-use mpt_proto::path::PathState;
 use mpt_proto::stats::PeerStatus;
 use mpt_proto::time::Time;
 
+use super::diagnosis::is_alive;
 use super::resolver::{Answer, Lookup, Resolver};
 use super::{Daemon, NAMES, policy_routing};
 use crate::config::model::Peer;
@@ -30,11 +30,11 @@ use crate::control::report::Report;
 pub(super) struct Names {
     resolver: Option<Resolver>,
     hosts: BTreeMap<String, Host>,
-    /// Time of the next look at the hosts.
+    /// Time of the next poll.
     due: Option<Time>,
 }
 
-/// A name.
+/// A name that is looked up.
 #[derive(Debug)]
 struct Host {
     /// The last answer.
@@ -47,12 +47,12 @@ struct Host {
     is_pending: bool,
     /// Time of the next lookup.
     next: Time,
-    /// Time of the last line about a failure.
+    /// Time of the last log line about a failure.
     failed: Option<Time>,
 }
 
 impl Names {
-    /// Looks at all hosts at the next poll: an answer came, or the state of a path has changed.
+    /// Makes a poll due: an answer came, or the state of a path has changed.
     pub(super) fn schedule(&mut self, now: Time) {
         if !self.hosts.is_empty() {
             self.due = Some(now);
@@ -86,11 +86,11 @@ impl Names {
     }
 
     /// Looks up what is due, and changes to the next address of silent peers. Returns true if addresses have changed.
-    fn look(&mut self, now: Time, file: &File, status: &[PeerStatus], interfaces: &[String]) -> bool {
+    fn look_up_due(&mut self, now: Time, file: &File, status: &[PeerStatus], interfaces: &[String]) -> bool {
         let (mut changed, mut due) = (false, None::<Time>);
         for (name, host) in &mut self.hosts {
-            let is_up = is_up(name, file, status);
-            changed |= !is_up && host.try_next(now);
+            let is_alive = has_alive_path(name, file, status);
+            changed |= !is_alive && host.try_next(now);
             if host.next <= now && !host.is_pending {
                 if let Some(resolver) = &self.resolver {
                     resolver.look_up(Lookup { name: name.clone(), interfaces: interfaces.to_vec() });
@@ -99,7 +99,7 @@ impl Names {
                     host.next = now + RETRY;
                 }
             }
-            let next = if is_up { host.next } else { host.next.min(host.changed.max(now) + RETRY) };
+            let next = if is_alive { host.next } else { host.next.min(host.changed.max(now) + RETRY) };
             due = Some(due.map_or(next, |due| due.min(next)));
         }
         self.due = due;
@@ -144,11 +144,9 @@ impl Host {
     }
 }
 
-/// Returns true if the path of any peer with this name is up.
-fn is_up(name: &str, file: &File, status: &[PeerStatus]) -> bool {
+/// Returns true if any peer with this name has a path that is alive.
+fn has_alive_path(name: &str, file: &File, status: &[PeerStatus]) -> bool {
     let has_name = |peer: &&Peer| peer.auto.iter().flat_map(|auto| &auto.names).any(|own| own.name == name);
-    let is_alive =
-        |peer: &PeerStatus| peer.paths.iter().any(|path| matches!(path.state, PathState::Up | PathState::Demoted(_)));
     file.peers.iter().filter(has_name).any(|own| status.iter().any(|peer| peer.name == *own.name && is_alive(peer)))
 }
 
@@ -180,7 +178,7 @@ impl Daemon {
         for answer in answers {
             changed |= self.handle_answer(now, answer, &status);
         }
-        changed |= self.names.look(now, &self.file, &status, &self.interface_sync.usable);
+        changed |= self.names.look_up_due(now, &self.file, &status, &self.interface_sync.usable);
         if changed {
             self.interface_sync.schedule(now);
         }
@@ -201,7 +199,7 @@ impl Daemon {
         });
         match addresses {
             Ok(addresses) => {
-                let in_use = host.addresses.first().copied().filter(|_| is_up(&name, &self.file, status));
+                let in_use = host.addresses.first().copied().filter(|_| has_alive_path(&name, &self.file, status));
                 let changed = host.on_answer(now, addresses, in_use);
                 if changed || host.failed.take().is_some() {
                     let addresses = &host.addresses;
@@ -239,9 +237,9 @@ impl Daemon {
 
 /// Interval of lookups while the peer is up. DynDNS names have a lifetime of 1 to 5 minutes.
 const REFRESH: Duration = Duration::from_secs(300);
-/// Interval of lookups, and of changes to the next address, while it is not. A handshake is tried 3 times meanwhile.
+/// Interval of lookups, and of changes to the next address, while it is not. In between, a handshake is tried 3 times.
 const RETRY: Duration = Duration::from_secs(5);
-/// Minimum interval of lines about the same name.
+/// Minimum interval of log lines about the same name.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 const HINT: &str = "is the name right, and does a resolver of /etc/resolv.conf answer? dig NAME; it is tried again";
 

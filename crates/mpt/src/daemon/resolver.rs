@@ -2,11 +2,11 @@
 //!
 //! Queries carry the mark of the tunnel's own datagrams, so they leave by the physical links, also under the kill
 //! switch. They go to the host's own resolvers alone: those of `/etc/resolv.conf`, or of systemd-resolved where that
-//! file names a resolver on loopback, whose own queries have no mark. Unless one of them answers over the route of the
-//! main table, each is asked over each interface, because the default route may lead to a link that is dead.
+//! file lists a resolver on loopback alone, whose own queries have no mark. Unless one of them answers over the route
+//! of the main table, each is queried over each interface, because the default route may lead to a link that is dead.
 //!
-//! The thread has the rights of the tunnel's user. An answer can do no more than name wrong addresses, where nobody has
-//! the key of the peer.
+//! The thread has the rights of the tunnel's user. A wrong answer can only contain wrong addresses, and nobody there
+//! has the key of the peer.
 
 use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
@@ -21,7 +21,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socket, so
 use simple_dns::rdata::RData;
 use simple_dns::{CLASS, Name, Packet, PacketFlag, QTYPE, Question, TYPE};
 
-/// A name to look up, and the interfaces over which resolvers are asked if need be.
+/// A name to look up, and the interfaces over which resolvers are queried if the main route has no answer.
 #[derive(Clone, Debug)]
 pub(super) struct Lookup {
     pub(super) name: String,
@@ -66,7 +66,8 @@ impl Resolver {
         Ok(Self { lookups, answers, wake })
     }
 
-    /// Queues a lookup. It has an answer after [`LIMIT`] at the latest, and the time of those before it.
+    /// Queues a lookup. It has an answer [`ANSWER_TIMEOUT`] after [`LIMIT`] at the latest, beside the time
+    /// of those before it.
     pub(super) fn look_up(&self, lookup: Lookup) {
         let _ = self.lookups.send(lookup);
     }
@@ -88,7 +89,7 @@ impl AsFd for Resolver {
 fn look_up(lookup: &Lookup, mark: Option<u32>) -> Result<Vec<IpAddr>, String> {
     let resolvers = resolvers(&|path| fs::read_to_string(path));
     if resolvers.is_empty() {
-        return Err(format!("{RESOLV_CONF} names no resolver"));
+        return Err(format!("{RESOLV_CONF} lists no resolver"));
     }
     let (end, mut failures) = (Instant::now() + LIMIT, Vec::new());
     for device in [None].into_iter().chain(lookup.interfaces.iter().map(Some)) {
@@ -96,7 +97,7 @@ fn look_up(lookup: &Lookup, mark: Option<u32>) -> Result<Vec<IpAddr>, String> {
             if Instant::now() >= end {
                 break;
             }
-            match ask(*resolver, device, mark, &lookup.name) {
+            match query(*resolver, device, mark, &lookup.name) {
                 Ok(addresses) => return Ok(addresses),
                 Err(why) => {
                     let over = device.map_or_else(String::new, |device| format!(" over {device}"));
@@ -130,16 +131,16 @@ pub fn parse_resolv_conf(text: &str) -> Vec<IpAddr> {
 }
 
 /// Queries one resolver for the addresses of both families. One of the two is enough.
-fn ask(resolver: IpAddr, device: Option<&String>, mark: Option<u32>, name: &str) -> Result<Vec<IpAddr>, String> {
+fn query(resolver: IpAddr, device: Option<&String>, mark: Option<u32>, name: &str) -> Result<Vec<IpAddr>, String> {
     let socket = open(resolver, device, mark).map_err(|error| error.to_string())?;
     let mut ids = [0; 4];
     getrandom::fill(&mut ids).map_err(|error| error.to_string())?;
     let ids = [u16::from_be_bytes([ids[0], ids[1]]), u16::from_be_bytes([ids[2], ids[3]])];
     for (id, family) in ids.into_iter().zip([TYPE::A, TYPE::AAAA]) {
-        socket.send(&query(id, name, family)?).map_err(|error| error.to_string())?;
+        socket.send(&encode_query(id, name, family)?).map_err(|error| error.to_string())?;
     }
-    let (end, mut found, mut open) = (Instant::now() + PATIENCE, Vec::new(), ids.to_vec());
-    let mut why = format!("no answer within {} s", PATIENCE.as_secs());
+    let (end, mut found, mut open) = (Instant::now() + ANSWER_TIMEOUT, Vec::new(), ids.to_vec());
+    let mut why = format!("no answer within {} s", ANSWER_TIMEOUT.as_secs());
     let mut buffer = [0; 4_096];
     while !open.is_empty() {
         let left = end.saturating_duration_since(Instant::now());
@@ -178,7 +179,7 @@ fn open(resolver: IpAddr, device: Option<&String>, mark: Option<u32>) -> io::Res
     Ok(socket)
 }
 
-fn query(id: u16, name: &str, family: TYPE) -> Result<Vec<u8>, String> {
+fn encode_query(id: u16, name: &str, family: TYPE) -> Result<Vec<u8>, String> {
     let mut packet = Packet::new_query(id);
     packet.set_flags(PacketFlag::RECURSION_DESIRED);
     let name = Name::new(name).map_err(|error| format!("{error:?}"))?;
@@ -186,7 +187,8 @@ fn query(id: u16, name: &str, family: TYPE) -> Result<Vec<u8>, String> {
     packet.build_bytes_vec().map_err(|error| format!("{error:?}"))
 }
 
-/// Returns the id and the addresses of an answer about this name, or the error that it names. `None` if it is none.
+/// Returns the id and the addresses of an answer about this name, or the error that it reports. `None` for another
+/// datagram.
 fn read_answer(bytes: &[u8], name: &str) -> Option<(u16, Result<Vec<IpAddr>, String>)> {
     let packet = Packet::parse(bytes).ok()?;
     let is_about = |question: &Question<'_>| question.qname.to_string().eq_ignore_ascii_case(name);
@@ -222,17 +224,20 @@ const PORT: u16 = 53;
 const MAX_RESOLVERS: usize = 3;
 /// Addresses that are used of one family: more than any host has links.
 const MAX_ANSWERS: usize = 8;
-/// Time that a resolver has for its answer. A recursive lookup over a slow link takes about 1 s.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// No further resolver is asked after this time.
+/// Timeout of a resolver's answer. A recursive lookup over a slow link takes about 1 s.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// No further query starts after this time.
 const LIMIT: Duration = Duration::from_secs(12);
 
 #[cfg(test)]
 mod tests {
+    use simple_dns::ResourceRecord;
+    use simple_dns::rdata::{A, CNAME};
+
     use super::*;
 
     #[test]
-    fn the_resolvers_of_the_links_are_asked_where_only_a_local_one_is_listed() {
+    fn the_resolvers_of_the_links_are_queried_where_only_a_local_one_is_listed() {
         let list = |main: &'static str, links: Option<&'static str>| {
             let read = |path: &str| match (path, links) {
                 (RESOLV_CONF, _) => Ok(main.to_owned()),
@@ -252,8 +257,8 @@ mod tests {
     }
 
     #[test]
-    fn a_query_is_no_answer_and_neither_is_noise_or_an_answer_about_another_name() {
-        let query = query(7, "home.example.org", TYPE::A).unwrap();
+    fn queries_noise_and_answers_about_other_names_are_ignored() {
+        let query = encode_query(7, "home.example.org", TYPE::A).unwrap();
         assert!(read_answer(&query, "home.example.org").is_none());
         assert!(read_answer(&query[..9], "home.example.org").is_none());
         assert!(read_answer(&[0xff; 300], "home.example.org").is_none());
@@ -262,6 +267,21 @@ mod tests {
         assert!(read_answer(&answer, "other.example.org").is_none());
         let (id, addresses) = read_answer(&answer, "home.example.org").unwrap();
         assert_eq!((id, addresses), (7, Err("no address (NoError)".to_owned())));
+    }
+
+    #[test]
+    fn an_answer_has_the_addresses_behind_an_alias_and_at_most_8() {
+        let question = encode_query(7, "home.example.org", TYPE::A).unwrap();
+        let mut answer = Packet::parse(&question).unwrap();
+        answer.set_flags(PacketFlag::RESPONSE);
+        let mut add = |name: &'static str, data| {
+            answer.answers.push(ResourceRecord::new(Name::new_unchecked(name), CLASS::IN, 60, data));
+        };
+        add("home.example.org", RData::CNAME(CNAME(Name::new_unchecked("a.example.net"))));
+        (1..=9).for_each(|last| add("a.example.net", RData::A(A::from(Ipv4Addr::new(192, 0, 2, last)))));
+        let (_, addresses) = read_answer(&answer.build_bytes_vec().unwrap(), "HOME.example.org").unwrap();
+        let expected: Vec<_> = (1..=8).map(|last| IpAddr::from([192, 0, 2, last])).collect();
+        assert_eq!(addresses, Ok(expected));
     }
 
     #[test]

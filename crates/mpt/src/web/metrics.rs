@@ -270,8 +270,9 @@ mod tests {
         };
         promtool.stdin.take().unwrap().write_all(text(&tunnels()).as_bytes()).unwrap();
         let output = promtool.wait_with_output().unwrap();
-        let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-        assert!(output.status.success() && said.is_empty(), "{said}");
+        let output_text =
+            [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+        assert!(output.status.success() && output_text.is_empty(), "{output_text}");
     }
 
     /// Returns the names of metrics in a text: words that begin with `mpt_`.

@@ -50,8 +50,7 @@ pub fn run(listen: SocketAddr, token_file: Option<&Path>) -> Result<(), Failure>
     let samples = Arc::new(Samples::default());
     samples::start(&run, &samples);
     eprintln!("http://{}/ shows the tunnels of {}", listener.local_addr().unwrap_or(listen), run.path().display());
-    serve(&listener, &Arc::new(Site { samples, token }));
-    Ok(())
+    serve(&listener, &Arc::new(Site { samples, token }))
 }
 
 /// Everything that an answer depends on.
@@ -88,14 +87,16 @@ fn read_token(file: &Path) -> Result<Token, Failure> {
 fn cannot_listen(address: SocketAddr, error: &io::Error) -> Failure {
     let failure = Failure::new(format!("cannot listen at {address}: {error}"));
     match error.kind() {
-        io::ErrorKind::AddrInUse => failure.hint("ss -tlpn says whose it is; --listen takes another port"),
+        io::ErrorKind::AddrInUse => {
+            failure.hint("ss -tlpn shows the program that uses it; --listen takes another port")
+        }
         io::ErrorKind::AddrNotAvailable => failure.hint("the tunnel's address exists while the tunnel is up"),
         _ => failure,
     }
 }
 
 /// Accepts connections, each with a thread, at most [`MAX_CONNECTIONS`] at a time.
-fn serve(listener: &TcpListener, site: &Arc<Site>) {
+fn serve(listener: &TcpListener, site: &Arc<Site>) -> ! {
     loop {
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
@@ -106,17 +107,14 @@ fn serve(listener: &TcpListener, site: &Arc<Site>) {
                 continue;
             }
         };
-        // The main thread and the samples have one reference.
-        let is_full = Arc::strong_count(site) > MAX_CONNECTIONS;
+        // This thread has one reference, and each connection another.
+        if Arc::strong_count(site) > MAX_CONNECTIONS {
+            refuse(stream);
+            continue;
+        }
         let site = Arc::clone(site);
-        let serve = move || if is_full { refuse(stream) } else { answer(stream, &site) };
-        match is_full {
-            true => serve(),
-            false => {
-                if let Err(error) = thread::Builder::new().stack_size(STACK).spawn(serve) {
-                    eprintln!("warning: cannot serve a connection: {error}");
-                }
-            }
+        if let Err(error) = thread::Builder::new().stack_size(STACK).spawn(move || answer(stream, &site)) {
+            eprintln!("warning: cannot serve a connection: {error}");
         }
     }
 }

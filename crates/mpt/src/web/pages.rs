@@ -10,7 +10,7 @@ use super::request::{Refusal, Request};
 use super::samples::{Samples, Tunnel};
 use crate::control::Event;
 use crate::control::report::{PathReport, PeerReport, Report};
-use crate::control::verdict::{share, state, verdict};
+use crate::control::verdict::{has_trouble, share, state, verdict};
 
 /// An answer.
 #[derive(Debug)]
@@ -81,6 +81,8 @@ struct PeerNow {
 struct PathNow {
     state: String,
     verdict: String,
+    /// Loses much, or has a long queue.
+    has_trouble: bool,
     share: Option<f64>,
     #[serde(flatten)]
     report: PathReport,
@@ -111,6 +113,7 @@ fn peer(peer: &PeerReport) -> PeerNow {
     let path = |path: &PathReport| PathNow {
         state: state(path).to_owned(),
         verdict: verdict(peer, path),
+        has_trouble: has_trouble(peer, path),
         share: share(peer, path),
         report: path.clone(),
     };

@@ -1,8 +1,8 @@
 //! Reads a request and checks that it may be answered.
 //!
 //! Pages of other sites must not read the status with a browser's help. A browser sends the name that it has looked up
-//! in `Host`, so a name that an attacker made lead here is refused: addresses and `localhost` alone are taken. A
-//! request that a page of another origin has made carries that origin, and is refused as well.
+//! in `Host`, so a name that an attacker has pointed at this host is refused: addresses and `localhost` alone are
+//! taken. A request that a page of another origin has made carries that origin, and is refused as well.
 
 use std::io::{ErrorKind, Read as _};
 use std::net::{Ipv6Addr, TcpStream};

@@ -138,7 +138,7 @@ class Path {
   }
   update(time, now) {
     setText(this.state, now.state);
-    const isBad = !now.up, isWarn = (now.loss >= 0.01 && now.share !== null) || now.queue_us >= 100000 || now.state === "standby";
+    const isBad = !now.up, isWarn = now.has_trouble || now.state === "standby";
     this.state.className = "state " + (isBad ? "bad" : isWarn ? "warn" : "good");
     setText(this.verdict, now.verdict);
     this.state.title = now.remote;
