@@ -344,6 +344,7 @@ fn changed_startup_key(running: &File, fresh: &File) -> Option<(usize, &'static 
         (running.port == fresh.port, fresh.port.line, "port"),
         (running.mtu == fresh.mtu, line(fresh.mtu.as_ref().map(|mtu| mtu.line)), "mtu"),
         (running.masquerade == fresh.masquerade, 0, "masquerade"),
+        (running.share.is_empty() == fresh.share.is_empty(), fresh.share.line, "share"),
         (same_original, 0, "[original]"),
     ];
     all.into_iter().find(|(same, ..)| !same).map(|(_, line, key)| (line, key))

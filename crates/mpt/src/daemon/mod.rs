@@ -20,6 +20,7 @@ pub mod config_files;
 mod control_port;
 mod diagnosis;
 mod event_loop;
+mod forwarding;
 mod gateway;
 mod handshake_clock;
 mod handshake_flood;
@@ -43,6 +44,7 @@ mod retry_log;
 mod routes;
 pub(crate) mod service;
 mod setup;
+mod share;
 pub(crate) mod user;
 
 use std::path::{Path, PathBuf};

@@ -80,7 +80,7 @@ impl Daemon {
         }
         let restored = [
             (self.routes.kill_switch().restore(), "kill_switch"),
-            (self.gateway.as_mut().map_or(Ok(false), Gateway::restore), "masquerade"),
+            (self.gateway.as_mut().map_or(Ok(false), Gateway::restore), "masquerade or share"),
         ];
         for (restored, key) in restored {
             match restored {
