@@ -25,6 +25,7 @@ mod restored;
 mod rig;
 mod seeing;
 mod service;
+mod share;
 mod sizes;
 mod stranger;
 mod surroundings;

@@ -57,7 +57,7 @@ impl Daemon {
             }
             Ok(false) => {}
             Err(failure) => {
-                let what = "forwarding is off, and peers reach nothing beyond this host";
+                let what = "forwarding is off, and no host reaches anything through this one";
                 self.interface_sync.forwarding_limit.on_failed(now, what, &failure);
             }
         }
