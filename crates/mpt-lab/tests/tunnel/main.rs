@@ -16,6 +16,7 @@ mod gateway;
 mod hostile;
 mod internet;
 mod kill_switch;
+mod name_servers;
 mod names;
 mod native;
 mod native_host;

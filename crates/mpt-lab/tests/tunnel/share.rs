@@ -223,7 +223,8 @@ fn a_wrong_interface_starts_nothing() {
     fs::write(&file, client("share = \"mpt0\"")).expect("a file");
     sh(&scene.rig.hosts.a, &format!("chmod 600 {}", file.display()));
     let run = |command: &mut Command| output(command.arg(&file));
-    for refused in [run(scene.rig.program(Host::A).args(["config", "check"])), run(scene.rig.program(Host::A).arg("up"))]
+    for refused in
+        [run(scene.rig.program(Host::A).args(["config", "check"])), run(scene.rig.program(Host::A).arg("up"))]
     {
         let (status, message) = (refused.status, text(&refused.stdout) + &text(&refused.stderr));
         let is_clear = ["A.toml:4", "share: \"mpt0\" is the tunnel's own interface", "hint:"];

@@ -145,6 +145,9 @@ pub(super) enum Command {
         #[arg(long)]
         legacy: bool,
     },
+    /// Change the name servers of this host: for units of systemd, and for other commands
+    #[command(subcommand, hide = true)]
+    NameServers(NameServersCommand),
     /// Write man pages or shell completions into a directory
     #[command(hide = true)]
     Generate {
@@ -153,6 +156,16 @@ pub(super) enum Command {
         /// The directory, which must exist
         directory: PathBuf,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum NameServersCommand {
+    /// Set those of a configuration
+    Set { file: PathBuf },
+    /// Restore those from before
+    Restore { file: PathBuf },
+    /// Restore those from before a tunnel that was killed, after a line on standard input
+    LeftBehind { interface: String },
 }
 
 #[derive(Debug, Args)]

@@ -31,7 +31,7 @@ pub fn up(arguments: UpArgs, run: impl FnOnce(File, Option<&Path>) -> Result<(),
     run(file, arguments.qlog.as_deref())
 }
 
-fn load(file: &Path) -> Result<File, Failure> {
+pub fn load(file: &Path) -> Result<File, Failure> {
     config::load(file).map_err(|problems| {
         print_problems(&problems);
         unusable(file)

@@ -27,10 +27,11 @@ use crate::Failure;
 use crate::config::File;
 use crate::config::model::FileFormat;
 use crate::control::Request;
-use crate::daemon::config_files;
+use crate::daemon::{config_files, name_servers};
 use crate::{enroll, hooks, web};
 use arguments::{
-    Command, ConfigCommand, ConnectionArg, ConnectionOption, KillSwitchCommand, SetupCommand, ShowCommand,
+    Command, ConfigCommand, ConnectionArg, ConnectionOption, KillSwitchCommand, NameServersCommand, SetupCommand,
+    ShowCommand,
 };
 
 /// Executes the command line; `up` runs a tunnel until it is down, and writes its event trace into a folder if there
@@ -83,6 +84,15 @@ pub fn run(cli: Cli, up: impl FnOnce(File, Option<&Path>) -> Result<(), Failure>
         Command::Lab { arguments } => Err(commands::lab(&arguments)),
         Command::ConfigFiles { file, legacy } => {
             config_files::serve(&file, if legacy { FileFormat::Original } else { FileFormat::Toml })
+        }
+        Command::NameServers(NameServersCommand::Set { file }) => {
+            commands::load(&file).and_then(|file| name_servers::set(&file.interface, &name_servers::of(&file)))
+        }
+        Command::NameServers(NameServersCommand::Restore { file }) => {
+            commands::load(&file).and_then(|file| name_servers::restore(&file.interface).map(drop))
+        }
+        Command::NameServers(NameServersCommand::LeftBehind { interface }) => {
+            name_servers::restore_on_request(&interface)
         }
         Command::Generate { what, directory } => generate::write(what, &directory),
     };

@@ -218,7 +218,8 @@ impl Daemon {
             ..failure
         };
         self.publish(EventKind::Reloaded {});
-        self.apply_routes(routes).map_err(partly_done)
+        self.apply_routes(routes).map_err(partly_done)?;
+        self.config_files.set_name_servers(&self.file).map_err(partly_done)
     }
 
     /// Restarts one connection or all without reading files: every path is up again.

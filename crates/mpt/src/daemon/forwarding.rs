@@ -65,8 +65,8 @@ impl Forwarding {
     pub fn switch_on(&self) -> Result<(), Failure> {
         // An interface may have gone since.
         let exists = |sysctl: &str| !is_advertisement(sysctl) || Path::new(SYSCTL_ROOT).join(sysctl).exists();
-        let present = self.values.iter().filter(|(sysctl, _)| exists(sysctl));
-        present.map(|(sysctl, value)| write(sysctl, value)).collect()
+        let mut present = self.values.iter().filter(|(sysctl, _)| exists(sysctl));
+        present.try_for_each(|(sysctl, value)| write(sysctl, value))
     }
 
     /// Switches it on again where it is off. Returns true if it was anywhere.

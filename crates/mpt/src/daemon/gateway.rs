@@ -248,7 +248,8 @@ mod tests {
             let only_for_tunnel = &["ipv4"];
             let tunnel = "\"mpt0\"".to_owned();
             let (masquerade, client_to_client, lan, shared, has_kill_switch) = (true, false, Vec::new(), None, false);
-            Chains { tunnel, uplinks, masquerade, client_to_client, lan, shared, has_kill_switch, only_for_tunnel }.text()
+            Chains { tunnel, uplinks, masquerade, client_to_client, lan, shared, has_kill_switch, only_for_tunnel }
+                .text()
         };
         assert!(!chains(&[]).contains("{  }") && !chains(&[]).contains("jump answers"));
         assert!(chains(&["eth0", "wwan0"]).contains("oifname { \"eth0\", \"wwan0\" } accept"));

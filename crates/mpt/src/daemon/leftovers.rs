@@ -1,10 +1,12 @@
-//! State of a tunnel that outlives its process: a kill switch, rules, routes, and the settings of a gateway. A
-//! socket file leads `mpt down` to it.
+//! State of a tunnel that outlives its process: a kill switch, rules, routes, the settings of a gateway, and name
+//! servers. A socket file leads `mpt down` to it.
 
 use mpt_linux::netlink::Netlink;
 use mpt_linux::privilege::Capability;
+use nix::unistd::geteuid;
 
 use super::kill_switch::KillSwitch;
+use super::name_servers::Restorer;
 use super::policy_routing::{self, PolicyRouting};
 use super::{gateway, routes, user};
 use crate::Failure;
@@ -36,6 +38,7 @@ pub(super) fn with_leftover_state(name: &str, run: &RunDir, failure: Failure) ->
 /// The tunnel is running, or the system refused a change.
 pub fn clean_up(interface: &str) -> Result<bool, Failure> {
     let run = RunDir::from_env();
+    let name_servers = geteuid().is_root().then(|| Restorer::start(interface)).transpose()?;
     if run.path().exists() {
         user::give_up_root(&run, &[Capability::NetAdmin])?;
     }
@@ -43,7 +46,9 @@ pub fn clean_up(interface: &str) -> Result<bool, Failure> {
     let mut netlink = Netlink::open()?;
     let rules = PolicyRouting::of(interface).clear(&mut netlink)? | KillSwitch::of(interface).clear()?;
     let routes = routes::clean(interface, &run, &mut netlink)?;
-    Ok(gateway::clean(interface, &run)? | rules | routes | run.remove_marker(interface))
+    let forwarding = gateway::clean(interface, &run)?;
+    let name_servers = name_servers.map_or(Ok(false), Restorer::restore)?;
+    Ok(forwarding | rules | routes | name_servers | run.remove_marker(interface))
 }
 
 /// Activates the kill switch of a tunnel that is not running, before the network is up. The next start takes it over.

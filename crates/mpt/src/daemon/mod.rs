@@ -29,6 +29,7 @@ mod kill_switch;
 mod leftovers;
 mod links;
 mod metering;
+pub mod name_servers;
 mod names;
 mod netlink_events;
 pub(crate) mod nft;
@@ -37,6 +38,7 @@ mod peers;
 mod pending;
 mod policy_routing;
 mod qlog;
+mod resolv_conf;
 pub(crate) mod resolver;
 mod restore;
 mod restore_limit;
@@ -134,6 +136,8 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         driver.reactor.add(monitor, COPIES, Interest::Read)?;
     }
     let gateway = Gateway::open(file, run)?;
+    let resolvers = resolver::of_host();
+    config_files.set_name_servers(file)?;
     let about = tunnel_report(file, driver.endpoint.mtu());
     if qlog.is_some() {
         driver.endpoint.set_trace(driver.reactor.now(), true);
@@ -160,7 +164,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         table_monitor: None,
         forwarding_monitor: None,
         diagnosis: Diagnosis::default(),
-        names: Names::default(),
+        names: Names::new(resolvers),
         control,
         status,
         tunnel_report: about,
@@ -199,6 +203,7 @@ struct Daemon {
     forwarding_monitor: Option<ForwardingMonitor>,
     diagnosis: Diagnosis,
     names: Names,
+    config_files: ConfigFiles,
     control: Server,
     /// Takes requests that change nothing.
     status: Server,
@@ -214,7 +219,6 @@ struct Daemon {
     pending: Vec<PendingCommand>,
     interface_sync: InterfaceSync,
     qlog: Option<Qlog>,
-    config_files: ConfigFiles,
     suspend_watch: SuspendWatch,
     copy_monitor: Option<CopyMonitor>,
 }

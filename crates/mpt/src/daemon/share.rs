@@ -89,7 +89,8 @@ mod tests {
             ("shared = \"lan0\"", "did you mean"),
         ] {
             let problems = problems(share);
-            let is_reported = problems.contains(expected) && problems.contains("a.toml:5") && problems.contains("hint:");
+            let is_reported =
+                problems.contains(expected) && problems.contains("a.toml:5") && problems.contains("hint:");
             assert!(is_reported, "{share}: {problems}");
         }
         for share in ["share = \"lan0\"", "share = [\"br-lan\", \"eth3\"]"] {
@@ -118,7 +119,9 @@ mod tests {
             Share { tunnel, shared, is_alone: true, has_kill_switch, only_for_tunnel }.forward()
         };
         assert!(!rules(false, &[]).contains("nfproto"));
-        assert!(rules(true, &[]).contains("meta nfproto ipv4 iifname { \"lan0\" } oifname != { \"lan0\" } jump answers"));
+        assert!(
+            rules(true, &[]).contains("meta nfproto ipv4 iifname { \"lan0\" } oifname != { \"lan0\" } jump answers")
+        );
         assert!(rules(true, &["ipv4", "ipv6"]).contains("meta nfproto ipv6 iifname { \"lan0\" } jump answers"));
     }
 }
