@@ -242,12 +242,12 @@ fn share(file: &File, log: &mut ProblemLog<'_>) {
 }
 
 /// The C library uses three name servers (`MAXNS`).
-const NAME_SERVERS: usize = 3;
+pub const NAME_SERVER_COUNT: usize = 3;
 
 fn dns(file: &File, log: &mut ProblemLog<'_>) {
-    if let Some(surplus) = file.dns.get(NAME_SERVERS) {
-        let what = format!("dns: programs use {NAME_SERVERS} name servers, and {} is one more", **surplus);
-        log.error(surplus.line, what, Some(format!("list {NAME_SERVERS} at most")));
+    if let Some(surplus) = file.dns.get(NAME_SERVER_COUNT) {
+        let what = format!("dns: programs use {NAME_SERVER_COUNT} name servers, and {} is one more", **surplus);
+        log.error(surplus.line, what, Some(format!("list {NAME_SERVER_COUNT} at most")));
     }
     for server in &file.dns {
         let leads = |net: &IpNet| net.contains(&**server);
