@@ -19,10 +19,15 @@ use std::{
 struct Scene {
     rig: Rig,
     daemon: Option<Daemon>,
-    /// A line of the script that makes the mount namespace.
-    mounts: &'static str,
+    /// A script for the mount namespace.
+    mounts: String,
 }
 
+/// Hides systemd-resolved and resolvconf.
+const HIDE: &str = "[ ! -d /run/systemd ] || mount -t tmpfs none /run/systemd
+    for at in /usr/sbin /sbin /usr/bin /bin; do
+        [ ! -f $at/resolvconf ] || mount --bind /dev/null $at/resolvconf
+    done";
 const UPLINK: &str = "nameserver 192.168.11.2\n";
 const SERVERS: [&str; 2] = ["10.77.0.2", "fd77::2"];
 const DNS: &str = "dns = [\"10.77.0.2\", \"fd77::2\"]";
@@ -31,7 +36,7 @@ impl Scene {
     /// Builds the hosts, with a link `/etc/resolv.conf` to a file of a network manager.
     fn build(test: &str) -> Option<Self> {
         let rig = Rig::build(test, &["delay=1ms"])?;
-        let scene = Self { rig, daemon: None, mounts: "" };
+        let scene = Self { rig, daemon: None, mounts: HIDE.to_owned() };
         let etc = scene.path("etc");
         fs::create_dir(&etc).expect("a folder");
         for file in ["passwd", "group", "nsswitch.conf"] {
@@ -49,11 +54,7 @@ impl Scene {
 
     /// Returns a command that runs `mpt` with that `/etc`.
     fn program(&self) -> Command {
-        let hide = "[ ! -d /run/systemd ] || mount -t tmpfs none /run/systemd
-            for at in /usr/sbin /sbin /usr/bin /bin; do
-                [ ! -f $at/resolvconf ] || mount --bind /dev/null $at/resolvconf
-            done";
-        let script = format!("mount --bind \"$FOLDER/etc\" /etc\n{}\n{hide}\nexec \"$@\"", self.mounts);
+        let script = format!("mount --bind \"$FOLDER/etc\" /etc\n{}\nexec \"$@\"", self.mounts);
         let mut command = self.rig.hosts.a.command("unshare");
         command.args(["--mount", "sh", "-ec", &script, "sh"]).arg(program());
         command.env("MPT_RUN_DIR", self.rig.run_dir(Host::A)).env("FOLDER", self.rig.folder.path());
@@ -165,7 +166,7 @@ fn a_file_that_is_mounted_is_overwritten_and_restored() {
     let Some(mut scene) = Scene::build("dns-mount") else { return };
     fs::remove_file(scene.resolv_conf()).expect("the link");
     fs::write(scene.resolv_conf(), "").expect("a file");
-    scene.mounts = "mount --bind \"$FOLDER/mounted\" /etc/resolv.conf";
+    scene.mounts = format!("mount --bind \"$FOLDER/mounted\" /etc/resolv.conf\n{HIDE}");
     let mounted = |scene: &Scene| fs::read_to_string(scene.path("mounted")).expect("a file");
     scene.start(DNS);
     assert!(SERVERS.iter().all(|server| mounted(&scene).contains(server)), "{}", mounted(&scene));
@@ -230,7 +231,41 @@ fn under_the_kill_switch_no_query_leaves_for_the_name_server_of_the_uplink() {
     };
     scene.start("");
     assert_eq!(queried(&scene).0, ["192.168.11.2", "fd00:1::2"], "without dns they leave");
+    let warned = "name servers leave beside the tunnel";
+    assert_eq!(scene.rig.logged(Host::A, warned), 1);
     scene.start(DNS);
+    assert_eq!(scene.rig.logged(Host::A, warned), 0);
     let (beside, inside) = queried(&scene);
     assert_eq!((beside, inside), (Vec::new(), ["198.51.100.53", "10.77.0.2", "fd77::2"].map(str::to_owned).to_vec()));
+}
+
+/// openresolv, or the program of that name of Debian, in a mount namespace with a state of its own.
+#[test]
+fn resolvconf_gets_a_record_of_the_tunnel_and_loses_it_at_the_end() {
+    let Some(mut scene) = Scene::build("dns-record") else { return };
+    if !["/usr/sbin/resolvconf", "/sbin/resolvconf"].iter().any(|program| Path::new(program).is_file()) {
+        return eprintln!("skipped: needs resolvconf, of the package openresolv or resolvconf");
+    }
+    let state = scene.path("resolvconf");
+    fs::create_dir(&state).expect("a folder");
+    scene.mounts = "mkdir -p /run/resolvconf; mount --bind \"$FOLDER/resolvconf\" /run/resolvconf
+        [ ! -d /run/systemd ] || mount -t tmpfs none /run/systemd"
+        .to_owned();
+    fs::remove_file(scene.resolv_conf()).expect("the link");
+    let lease = format!(
+        "mount --bind {0}/etc /etc; mkdir -p /run/resolvconf; mount --bind {0}/resolvconf /run/resolvconf
+         echo {UPLINK} | resolvconf -a eth1.dhclient; resolvconf -u",
+        scene.rig.folder.path().display()
+    );
+    sh(&scene.rig.hosts.a, &lease.replace(UPLINK, UPLINK.trim()));
+    assert_eq!(scene.listed(), "192.168.11.2");
+    for is_killed in [false, true] {
+        scene.start(DNS);
+        assert!(scene.listed().starts_with(&SERVERS.join(" ")), "{}", scene.listed());
+        if is_killed {
+            scene.kill_both();
+        }
+        assert!(scene.mpt(&["down"]).status.success());
+        assert_eq!(scene.listed(), "192.168.11.2");
+    }
 }

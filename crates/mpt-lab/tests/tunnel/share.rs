@@ -14,8 +14,22 @@ use crate::{
 };
 use mpt_lab::topology::{Host, Netns};
 use mpt_proto::packet::ip::{Ip, TCP};
-use nix::sys::signal::Signal;
-use std::{collections::BTreeSet, fs, net::IpAddr, process::Command};
+use nix::{
+    net::if_::if_nametoindex,
+    sys::{
+        signal::Signal,
+        socket::{
+            AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn6, sendto, setsockopt, socket, sockopt,
+        },
+    },
+};
+use std::{
+    collections::BTreeSet,
+    fs,
+    net::{IpAddr, SocketAddrV6},
+    os::fd::AsRawFd as _,
+    process::Command,
+};
 
 struct Scene {
     rig: Rig,
@@ -192,6 +206,40 @@ fn under_the_kill_switch_a_router_forwards_from_a_shared_interface_into_the_tunn
     assert_eq!(scene.in_the_clear(), BTreeSet::new());
     assert!(scene.rig.mpt(Host::A, &["down"]).status.success());
     assert_eq!((scene.settings(), scene.tables()), (settings, String::new()));
+}
+
+/// Sends a router advertisement (RFC 4861 section 4.2) from host B to host A's address of the link.
+fn advertise(rig: &Rig) {
+    let listed = sh(&rig.hosts.a, "ip -6 -o address show dev eth1 scope link");
+    let address = listed.split_whitespace().find(|word| word.starts_with("fe80")).expect("an address of the link");
+    let address = address.split('/').next().expect("an address").parse().expect("an address");
+    let message = [134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0];
+    let send = || -> nix::Result<usize> {
+        let raw = socket(AddressFamily::Inet6, SockType::Raw, SockFlag::empty(), SockProtocol::IcmpV6)?;
+        setsockopt(&raw, sockopt::Ipv6Ttl, &255)?;
+        let to = SockaddrIn6::from(SocketAddrV6::new(address, 0, 0, if_nametoindex("eth1")?));
+        sendto(raw.as_raw_fd(), &message, &to, MsgFlags::empty())
+    };
+    rig.hosts.b.enter(send).expect("a namespace").expect("an advertisement");
+}
+
+/// Linux ignores router advertisements when it forwards, and removes the routes that it has from them.
+#[test]
+fn an_uplink_keeps_the_routes_of_router_advertisements() {
+    let Some(mut scene) = Scene::build("share-advertised", true) else { return };
+    let routes = |rig: &Rig| sh(&rig.hosts.a, "ip -6 route show default proto ra dev eth1");
+    let is_advertised = |rig: &Rig| {
+        advertise(rig);
+        routes(rig).contains("via fe80")
+    };
+    scene.rig.wait_until("host A has a route", is_advertised);
+    scene.start("share = \"lan\"");
+    scene.wait_for_guest();
+    assert!(routes(&scene.rig).contains("via fe80"), "the route is still there");
+    sh(&scene.rig.hosts.a, "ip -6 route del default proto ra dev eth1");
+    scene.rig.wait_until("the next advertisement is accepted", is_advertised);
+    assert!(scene.rig.mpt(Host::A, &["down"]).status.success());
+    assert!(routes(&scene.rig).contains("via fe80"), "at the end");
 }
 
 #[test]

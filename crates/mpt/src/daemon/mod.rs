@@ -153,6 +153,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
     let (interfaces, metering) = (InterfaceSync::new(tun), Metering::open(&file));
     let handshake_clock = HandshakeClock::of(&file.interface);
     diagnosis::warn_of_reverse_path_filter(&file);
+    diagnosis::warn_of_name_servers(&file, &resolvers, &Netlink::open()?.all_addresses()?);
     service.ready();
     Daemon {
         service,
