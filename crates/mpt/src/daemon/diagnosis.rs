@@ -147,8 +147,8 @@ pub fn warn_of_reverse_path_filter(file: &File) {
     }
 }
 
-/// Warns if all traffic goes through the tunnel, and queries to a name server leave beside it, because its address is in
-/// an attached network.
+/// Warns if all traffic goes through the tunnel, but queries to a name server leave beside it, because that is in an
+/// attached network.
 pub fn warn_of_name_servers(file: &File, resolvers: &[IpAddr], attached: &[(u32, Prefix)]) {
     let is_attached = |resolver: &&IpAddr| {
         let nets = attached.iter().filter_map(|(_, prefix)| IpNet::new(prefix.address, prefix.length).ok());

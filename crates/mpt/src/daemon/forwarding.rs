@@ -5,7 +5,7 @@
 //!
 //! A host that forwards IPv6 ignores router advertisements unless `accept_ra` is 2, and the kernel removes the default
 //! routes that it has from them. So interfaces that accept advertisements continue to do so: the uplinks of a host that
-//! gets its addresses in this way would lose the Internet. Shared interfaces are excluded, as a router is no host there.
+//! gets its addresses in this way would lose the Internet. Shared interfaces are excluded: a router is no host there.
 
 use std::fs;
 use std::io;

@@ -14,8 +14,8 @@
 //!                                            another destination (DNAT); accept if the host forwarded before
 //! ```
 //!
-//! [`super::share`] has those of `share`. Other tables stay in effect; a firewall that drops forwarded packets continues
-//! to do so. [`super::forwarding`] switches forwarding on.
+//! [`super::share`] has those of `share`. Other tables stay in effect; a firewall that drops forwarded packets goes on
+//! doing so. [`super::forwarding`] switches forwarding on.
 
 use std::collections::BTreeSet;
 

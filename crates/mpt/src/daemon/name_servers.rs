@@ -6,9 +6,8 @@
 //!   neither                   /etc/resolv.conf is replaced, and the former file kept beside it
 //! ```
 //!
-//! This needs root, which a running tunnel is not: the process of [`super::config_files`] does it, and restores what was
-//! there when the tunnel ends, also when it is killed. If both are killed, the former file leads the next start or
-//! `mpt down` to it. systemd-resolved forgets the name servers with the interface.
+//! This needs root, which a running tunnel is not: the process of [`super::config_files`] does it. It restores what was
+//! there when the tunnel ends, also when it is killed. If both are killed, the next start or `mpt down` does that. systemd-resolved forgets the name servers with the interface.
 
 use std::env;
 use std::ffi::OsStr;
@@ -44,10 +43,9 @@ impl NameServers {
         if file.dns.is_empty() {
             self.restore()?;
         }
-        let (interface, servers) = (file.interface.to_string(), of(file));
-        set(&interface, &servers)?;
-        (self.interface, self.servers) = (interface, servers);
-        Ok(())
+        // Before the change, whose first step may succeed and its second one fail.
+        (self.interface, self.servers) = (file.interface.to_string(), of(file));
+        set(&self.interface, &self.servers)
     }
 
     fn restore(&mut self) -> Result<(), Failure> {
@@ -89,15 +87,17 @@ pub fn of(file: &File) -> Vec<IpAddr> {
     file.dns.iter().map(|server| server.value).collect()
 }
 
-/// Sets the name servers of a tunnel, in place of those that it has set before. Without any, it restores a file that a
-/// killed tunnel left behind.
+/// Sets the name servers of a tunnel, in place of those that it has set before. Without any, it removes what a killed
+/// tunnel left behind; those of systemd-resolved, which forgets them, may be another program's.
 ///
 /// # Errors
 /// A program fails, or a file cannot be written. The former name servers are in effect then.
 pub fn set(interface: &str, servers: &[IpAddr]) -> Result<(), Failure> {
     if servers.is_empty() {
-        return resolv_conf().restore(interface).map(drop).map_err(|error| cannot_write(&error));
+        return restore_unless_resolved(interface).map(drop);
     }
+    // Left behind by a killed tunnel, before this host had one of the programs.
+    resolv_conf().restore(interface).map_err(|error| cannot_write(&error))?;
     match Way::find() {
         Way::Resolved(program) => {
             let servers: Vec<_> = servers.iter().map(ToString::to_string).collect();
@@ -119,11 +119,17 @@ pub fn set(interface: &str, servers: &[IpAddr]) -> Result<(), Failure> {
 /// # Errors
 /// The file cannot be written.
 pub fn restore(interface: &str) -> Result<bool, Failure> {
-    // Either program fails if it knows nothing of the tunnel, which is the usual case.
-    match Way::find() {
-        Way::Resolved(program) => drop(run(&program, &["revert", interface], "")),
-        Way::Resolvconf(program) => drop(run(&program, &["-d", &record(interface)], "")),
-        Way::File => {}
+    if let Way::Resolved(program) = Way::find() {
+        // It fails if the interface is gone, and with it the name servers.
+        let _ = run(&program, &["revert", interface], "");
+    }
+    restore_unless_resolved(interface)
+}
+
+fn restore_unless_resolved(interface: &str) -> Result<bool, Failure> {
+    if let Way::Resolvconf(program) = Way::find() {
+        // It fails if there is no record.
+        let _ = run(&program, &["-d", &record(interface)], "");
     }
     resolv_conf().restore(interface).map_err(|error| cannot_write(&error))
 }
@@ -174,7 +180,7 @@ fn program(name: &str) -> Option<PathBuf> {
 /// The folder that exists while systemd-resolved runs.
 const SYSTEMD_RESOLVED: &str = "/run/systemd/resolve";
 
-/// Returns the record of a tunnel in resolvconf. Debian's orders records by their names, and those of tunnels come first.
+/// Returns the name of a tunnel's record in resolvconf. Debian's orders records by name, and `tun` precedes `eth`.
 fn record(interface: &str) -> String {
     format!("tun.{interface}")
 }

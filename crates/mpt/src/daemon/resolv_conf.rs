@@ -1,7 +1,7 @@
 //! `/etc/resolv.conf`, replaced while a tunnel is up.
 //!
-//! The former file, or the link to it, is kept beside it under a name with the tunnel's interface. The first line of our
-//! file contains that name, so each tunnel recognizes its own file: in `/etc/resolv.conf`, or among the former files if
+//! The former file, or the link, is kept beside it under a name with the tunnel's interface. The first line of our file
+//! contains that name, so each tunnel recognizes its own file: in `/etc/resolv.conf`, or among the former files if
 //! another tunnel started later. If another program has replaced our file, its file stays.
 
 use std::fs;
