@@ -7,7 +7,8 @@
 //! ```
 //!
 //! This needs root, which a running tunnel is not: the process of [`super::config_files`] does it. It restores what was
-//! there when the tunnel ends, also when it is killed. If both are killed, the next start or `mpt down` does that. systemd-resolved forgets the name servers with the interface.
+//! there when the tunnel ends, also when it is killed. If both are killed, the next start or `mpt down` does that.
+//! systemd-resolved forgets the name servers with the interface.
 
 use std::env;
 use std::ffi::OsStr;
