@@ -3,7 +3,7 @@
 //! Commands of the original MPT take its arguments; a command that exists in both takes both forms.
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -144,6 +144,12 @@ pub(super) enum Command {
         /// The file is a configuration directory of the original MPT
         #[arg(long)]
         legacy: bool,
+        /// The tunnel's interface
+        #[arg(long)]
+        interface: String,
+        /// The name servers of the configuration at the start
+        #[arg(long)]
+        dns: Vec<IpAddr>,
     },
     /// Change the name servers of this host: for units of systemd, and for other commands
     #[command(subcommand, hide = true)]

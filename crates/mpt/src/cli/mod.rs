@@ -82,8 +82,9 @@ pub fn run(cli: Cli, up: impl FnOnce(File, Option<&Path>) -> Result<(), Failure>
         Command::Show(ShowCommand::Status(named)) => commands::status(named),
         Command::Key(command) => keys::run(command),
         Command::Lab { arguments } => Err(commands::lab(&arguments)),
-        Command::ConfigFiles { file, legacy } => {
-            config_files::serve(&file, if legacy { FileFormat::Original } else { FileFormat::Toml })
+        Command::ConfigFiles { file, legacy, interface, dns } => {
+            let format = if legacy { FileFormat::Original } else { FileFormat::Toml };
+            config_files::serve(&file, format, (interface, dns))
         }
         Command::NameServers(NameServersCommand::Set { file }) => {
             commands::load(&file).and_then(|file| name_servers::set(&file.interface, &name_servers::of(&file)))

@@ -22,7 +22,7 @@
 use std::env;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::mem;
-use std::net::Shutdown;
+use std::net::{IpAddr, Shutdown};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
@@ -36,7 +36,7 @@ use nix::unistd::{AccessFlags, access, geteuid};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use super::name_servers::NameServers;
+use super::name_servers::{self, NameServers};
 use crate::Failure;
 use crate::config::model::FileFormat;
 use crate::config::{self, File, Problem};
@@ -97,9 +97,7 @@ impl ConfigFiles {
     /// # Errors
     /// It cannot be started.
     pub(super) fn open(file: &File) -> Result<Self, Failure> {
-        let process = (geteuid().is_root() && privilege::may_change_user())
-            .then(|| Process::start(&file.path, file.format))
-            .transpose();
+        let process = (geteuid().is_root() && privilege::may_change_user()).then(|| Process::start(file)).transpose();
         let process = process.map_err(|error| Failure::new(format!("cannot start a second process: {error}")))?;
         Ok(Self { path: file.path.clone(), format: file.format, process, name_servers: NameServers::default() })
     }
@@ -164,9 +162,12 @@ impl ConfigFiles {
     /// They cannot be set.
     pub(super) fn set_name_servers(&mut self, file: &File) -> Result<(), Failure> {
         let what = |error: io::Error| Failure::new(error.to_string()).hint("leave dns out, and the name servers stay");
+        if self.format == FileFormat::Original {
+            return Ok(());
+        }
         match &mut self.process {
             Some(process) => process.exchange(&Request::NameServers).and_then(done).map_err(what),
-            None if geteuid().is_root() => self.name_servers.set(file),
+            None if geteuid().is_root() => self.name_servers.set(file.interface.to_string(), name_servers::of(file)),
             None if file.dns.is_empty() || env::var_os(SET_BY_UNIT).is_some() => Ok(()),
             None => {
                 let line = file.dns.first().map_or(0, |first| first.line);
@@ -207,14 +208,16 @@ fn texts(problems: &[Problem]) -> Vec<String> {
 }
 
 impl Process {
-    fn start(path: &Path, format: FileFormat) -> io::Result<Self> {
+    fn start(file: &File) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("mpt").arg("config-files").stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
-        if format == FileFormat::Original {
+        command.args(["--interface", &file.interface]);
+        command.args(file.dns.iter().map(|server| format!("--dns={}", **server)));
+        if file.format == FileFormat::Original {
             command.arg("--legacy");
         }
-        Ok(Self::over(ours, command.arg("--").arg(path).spawn()?))
+        Ok(Self::over(ours, command.arg("--").arg(&file.path).spawn()?))
     }
 
     fn over(stream: UnixStream, child: Child) -> Self {
@@ -302,11 +305,11 @@ fn no_answer() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, what)
 }
 
-/// Serves the requests on standard input until it ends.
+/// Serves the requests on standard input until it ends. `first` are the name servers of the configuration at the start.
 ///
 /// # Errors
 /// The system refused to drop privileges, or standard input is no socket.
-pub fn serve(path: &Path, format: FileFormat) -> Result<(), Failure> {
+pub fn serve(path: &Path, format: FileFormat, first: (String, Vec<IpAddr>)) -> Result<(), Failure> {
     // Signals to the whole group are for the tunnel.
     let _signals = Signals::open()?;
     privilege::keep_only(&[])?;
@@ -315,7 +318,7 @@ pub fn serve(path: &Path, format: FileFormat) -> Result<(), Failure> {
     let fd = nix::unistd::dup(&stream).map_err(|errno| failed(errno.into()))?;
     let mut output = UnixStream::from(fd);
     let mut input = BufReader::new(output.try_clone().map_err(failed)?);
-    let mut name_servers = NameServers::default();
+    let (mut name_servers, mut first) = (NameServers::default(), Some(first));
     loop {
         let mut line = Zeroizing::new(Vec::with_capacity(MAX_REQUEST as usize));
         output.set_read_timeout(name_servers.interval()).map_err(failed)?;
@@ -331,7 +334,7 @@ pub fn serve(path: &Path, format: FileFormat) -> Result<(), Failure> {
         // The error would repeat text of the tunnel on a terminal of root.
         let request = serde_json::from_slice(&line).map_err(|_| failed(io::ErrorKind::InvalidData.into()))?;
         let reply = match request {
-            Request::NameServers => set_name_servers(&mut name_servers, path, format),
+            Request::NameServers => set_name_servers(&mut name_servers, first.take(), path),
             request => answer(path, format, request),
         };
         let room = match &reply {
@@ -360,15 +363,16 @@ fn answer(path: &Path, format: FileFormat, request: Request) -> Reply {
     changed.map_or_else(|error| Reply::Failed(error.raw_os_error(), error.to_string()), |()| Reply::Done)
 }
 
-fn set_name_servers(name_servers: &mut NameServers, path: &Path, format: FileFormat) -> Reply {
-    let set = match format {
-        FileFormat::Toml => config::load(path)
-            .map_err(|problems| texts(&problems).join("; "))
-            .and_then(|file| name_servers.set(&file).map_err(|failure| failure.what)),
-        // A directory of the original has no name servers.
-        FileFormat::Original => Ok(()),
-    };
-    set.map_or_else(|what| Reply::Failed(None, what), |()| Reply::Done)
+/// Sets those of the start, which needs no rights to the file, and later those of the file as it is then.
+fn set_name_servers(name_servers: &mut NameServers, first: Option<(String, Vec<IpAddr>)>, path: &Path) -> Reply {
+    let present = || config::load(path).map(|file| (file.interface.to_string(), name_servers::of(&file)));
+    match first.map_or_else(present, Ok) {
+        Ok((interface, servers)) => match name_servers.set(interface, servers) {
+            Ok(()) => Reply::Done,
+            Err(failure) => Reply::Failed(None, failure.what),
+        },
+        Err(problems) => Reply::Failed(None, texts(&problems).into_iter().next().unwrap_or_default()),
+    }
 }
 
 fn check(path: &Path, format: FileFormat) -> io::Result<()> {

@@ -40,12 +40,12 @@ impl NameServers {
     ///
     /// # Errors
     /// They cannot be set.
-    pub fn set(&mut self, file: &File) -> Result<(), Failure> {
-        if file.dns.is_empty() {
+    pub fn set(&mut self, interface: String, servers: Vec<IpAddr>) -> Result<(), Failure> {
+        if servers.is_empty() {
             self.restore()?;
         }
         // Before the change, whose first step may succeed and its second one fail.
-        (self.interface, self.servers) = (file.interface.to_string(), of(file));
+        (self.interface, self.servers) = (interface, servers);
         set(&self.interface, &self.servers)
     }
 
