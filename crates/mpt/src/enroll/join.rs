@@ -239,9 +239,10 @@ impl Join {
 
     /// Returns the name servers that are to answer for this host: with all its traffic in the tunnel, queries to others
     /// leave there as well, and may get no answer.
-    fn name_servers<'j>(&self, joined: &'j Joined) -> &'j [IpAddr] {
-        let count = if self.default_route { joined.dns.len().min(NAME_SERVER_COUNT) } else { 0 };
-        &joined.dns[..count]
+    fn name_servers(&self, joined: &Joined) -> Vec<IpAddr> {
+        let count = if self.default_route { NAME_SERVER_COUNT } else { 0 };
+        let has_family = |ip: &&IpAddr| joined.addresses.iter().any(|net| net.addr().is_ipv4() == ip.is_ipv4());
+        joined.dns.iter().filter(has_family).take(count).copied().collect()
     }
 }
 
