@@ -269,3 +269,21 @@ fn resolvconf_gets_a_record_of_the_tunnel_and_loses_it_at_the_end() {
         assert_eq!(scene.listed(), "192.168.11.2");
     }
 }
+
+/// A container may lack the rights to another user, so there is no second process.
+#[test]
+fn a_tunnel_that_stays_root_sets_and_restores_them_itself() {
+    let Some(mut scene) = Scene::build("dns-root") else { return };
+    scene.mounts = format!("{HIDE}\nset -- setpriv --bounding-set=-setuid,-setgid,-chown \"$@\"");
+    for is_killed in [false, true] {
+        scene.start(DNS);
+        assert_eq!(scene.rig.logged(Host::A, "staying root"), 1);
+        assert_eq!(scene.listed(), SERVERS.join(" "));
+        if is_killed {
+            scene.kill_both();
+            assert_eq!(scene.listed(), SERVERS.join(" "));
+        }
+        assert!(scene.mpt(&["down"]).status.success());
+        scene.assert_restored(if is_killed { "after a crash" } else { "after an orderly end" });
+    }
+}
