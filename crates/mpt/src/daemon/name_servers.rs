@@ -31,6 +31,8 @@ use crate::config::File;
 pub struct NameServers {
     interface: String,
     servers: Vec<IpAddr>,
+    /// They are in a file, which other programs may replace.
+    is_file: bool,
     /// Time of the last message about another program.
     logged: Option<Instant>,
 }
@@ -46,6 +48,7 @@ impl NameServers {
         }
         // Before the change, whose first step may succeed and its second one fail.
         (self.interface, self.servers) = (interface, servers);
+        self.is_file = matches!(Way::find(), Way::File);
         set(&self.interface, &self.servers)
     }
 
@@ -58,7 +61,7 @@ impl NameServers {
 
     /// Returns the time between two looks at what other programs do.
     pub fn interval(&self) -> Option<Duration> {
-        (!self.servers.is_empty()).then_some(LOOK_INTERVAL)
+        (self.is_file && !self.servers.is_empty()).then_some(LOOK_INTERVAL)
     }
 
     /// Sets the name servers again if another program has replaced them.
@@ -135,12 +138,12 @@ fn restore_unless_resolved(interface: &str) -> Result<bool, Failure> {
     resolv_conf().restore(interface).map_err(|error| cannot_write(&error))
 }
 
-/// Replaces the file again if another program has replaced it. Returns true if one had.
+/// Replaces the file of the name servers again if another program has replaced it. Returns true if one had.
 ///
 /// # Errors
 /// The file cannot be written.
 fn keep(interface: &str, servers: &[IpAddr]) -> Result<bool, Failure> {
-    if servers.is_empty() || !matches!(Way::find(), Way::File) || resolv_conf().is_of_a_tunnel() {
+    if servers.is_empty() || resolv_conf().is_of_a_tunnel() {
         return Ok(false);
     }
     set(interface, servers).map(|()| true)
