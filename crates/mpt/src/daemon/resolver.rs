@@ -23,9 +23,9 @@ use simple_dns::{CLASS, Name, Packet, PacketFlag, QTYPE, Question, TYPE};
 
 /// A name to look up, and the interfaces over which resolvers are queried if the main route has no answer.
 #[derive(Clone, Debug)]
-pub(super) struct Lookup {
-    pub(super) name: String,
-    pub(super) interfaces: Vec<String>,
+pub(crate) struct Lookup {
+    pub(crate) name: String,
+    pub(crate) interfaces: Vec<String>,
 }
 
 /// The result of a lookup: at least one address, or the reason why there is none.
@@ -86,7 +86,7 @@ impl AsFd for Resolver {
 }
 
 /// Queries the resolvers one after the other: over the main table's route, then over each interface.
-fn look_up(lookup: &Lookup, mark: Option<u32>) -> Result<Vec<IpAddr>, String> {
+pub(crate) fn look_up(lookup: &Lookup, mark: Option<u32>) -> Result<Vec<IpAddr>, String> {
     let resolvers = resolvers(&|path| fs::read_to_string(path));
     if resolvers.is_empty() {
         return Err(format!("{RESOLV_CONF} lists no resolver"));
@@ -110,7 +110,7 @@ fn look_up(lookup: &Lookup, mark: Option<u32>) -> Result<Vec<IpAddr>, String> {
 }
 
 /// Returns the resolvers of this host, at most [`MAX_RESOLVERS`].
-fn resolvers(read: &dyn Fn(&str) -> io::Result<String>) -> Vec<IpAddr> {
+pub(crate) fn resolvers(read: &dyn Fn(&str) -> io::Result<String>) -> Vec<IpAddr> {
     let listed = |path: &str| -> Vec<IpAddr> {
         let text = read(path).unwrap_or_default();
         parse_resolv_conf(&text).into_iter().take(MAX_RESOLVERS).collect()

@@ -1,0 +1,207 @@
+//! The paths to the peers.
+
+use std::collections::BTreeMap;
+
+use ipnet::{IpNet, Ipv4Net};
+
+use super::{Finding, Outcome, Severity, failed, warning};
+use crate::control::report::{PathReport, PeerReport};
+use crate::control::verdict;
+use crate::doctor::facts::{Facts, Port};
+
+pub fn port_closed(facts: &Facts) -> Outcome {
+    of_ports(facts, |port| {
+        let refusal = port.refusal.as_ref()?;
+        Some(Finding {
+            severity: severity_of(facts, &port.path),
+            cause: format!("{}: {}: {refusal}", port.path, port.remote),
+            cure: "start the tunnel there, and open its UDP port in the firewall there and at its provider".to_owned(),
+        })
+    })
+}
+
+pub fn no_answer(facts: &Facts) -> Outcome {
+    // Without a running tunnel nothing is sent that would be answered.
+    facts.report()?;
+    of_ports(facts, |port| {
+        port.refusal.is_none().then(|| Finding {
+            severity: severity_of(facts, &port.path),
+            cause: format!("{}: {} does not answer", port.path, port.remote),
+            cure:
+                "run mpt doctor there: it names a key or a clock that is refused; else a firewall on the way drops UDP"
+                    .to_owned(),
+        })
+    })
+}
+
+fn of_ports(facts: &Facts, finding: impl Fn(&Port) -> Option<Finding>) -> Outcome {
+    let calls = facts.file()?.peers.iter().any(|peer| !peer.connects_to_us());
+    calls.then(|| facts.ports.iter().filter_map(finding).collect())
+}
+
+/// The loss of a path is a failure if the peer has no other.
+fn severity_of(facts: &Facts, path: &str) -> Severity {
+    let peers = facts.report().into_iter().flat_map(|report| &report.peers);
+    let mut of_path = peers.filter(|peer| peer.paths.iter().any(|own| own.name == path));
+    severity(of_path.all(|peer| peer.paths.iter().any(|own| own.up)) && facts.report().is_some())
+}
+
+fn severity(has_other: bool) -> Severity {
+    if has_other { Severity::Warning } else { Severity::Failed }
+}
+
+pub fn interface(facts: &Facts) -> Outcome {
+    let paths = facts.file()?.peers.iter().flat_map(|peer| &peer.paths);
+    let named: Vec<_> = paths.filter_map(|path| path.interface.as_deref()).collect();
+    if named.is_empty() {
+        return None;
+    }
+    let finding = |name: &&String| {
+        let (cause, cure) = match facts.link(name) {
+            None => (
+                format!("there is no interface {name}"),
+                "plug the modem in, or correct interface in the file".to_owned(),
+            ),
+            Some(link) if !link.up => (format!("{name} is down"), format!("ip link set {name} up")),
+            Some(link) if !link.running => {
+                (format!("{name} has no carrier"), "check the cable, the modem and its SIM card".to_owned())
+            }
+            Some(_) => return None,
+        };
+        Some(Finding { severity: severity_of(facts, name), cause, cure })
+    };
+    Some(named.iter().filter_map(finding).collect())
+}
+
+/// Causes that no other check has.
+pub fn path_down(facts: &Facts) -> Outcome {
+    facts.report()?;
+    let finding = |(peer, path): (&PeerReport, &PathReport)| {
+        let cure = match path.cause.as_deref()? {
+            "operator" => format!("mpt path up {}", path.name),
+            "carrier" => "check the interface, the cable and the modem".to_owned(),
+            "peer" => "run mpt status at the other end: it has the reason".to_owned(),
+            "flapping" => {
+                "a weak radio link or a loose cable: the path is used again after a time without a failure".to_owned()
+            }
+            _ => return None,
+        };
+        let severity = severity(peer.paths.iter().any(|path| path.up));
+        Some(Finding { severity, cause: format!("{}: {}", path.name, verdict::verdict(peer, path)), cure })
+    };
+    Some(facts.paths().filter_map(finding).collect())
+}
+
+pub fn loss(facts: &Facts) -> Outcome {
+    facts.report()?;
+    let finding = |(peer, path): (&PeerReport, &PathReport)| {
+        let is_demoted = path.cause.as_deref() == Some("lossy");
+        let loss = verdict::loss_in_use(peer, path).or_else(|| path.loss.filter(|_| is_demoted));
+        (is_demoted || loss.is_some()).then(|| {
+            let cause = format!("{} loses {:.1} % of what is sent", path.name, loss.unwrap_or(0.0) * 100.0);
+            warning(
+                cause,
+                "a weak signal or a full link: place the antenna better, or set rate below what the link carries",
+            )
+        })
+    };
+    Some(facts.paths().filter_map(finding).collect())
+}
+
+pub fn path_mtu(facts: &Facts) -> Outcome {
+    facts.report()?;
+    let finding = |(peer, path): (&PeerReport, &PathReport)| {
+        let link = facts.link_of(peer, path)?;
+        let cause = match (path.cause.as_deref(), path.mtu_bytes) {
+            (Some("narrow"), _) => format!("{} carries no packets of the tunnel's size", path.name),
+            (None, Some(carried)) if carried + HEADERS + TOLERATED < link.mtu as usize => {
+                format!(
+                    "{} carries {carried} bytes of the tunnel, and its interface has an MTU of {}",
+                    path.name, link.mtu
+                )
+            }
+            _ => return None,
+        };
+        Some(warning(
+            cause,
+            "a link on the way carries less: the tunnel's MTU follows; mtu = 1280 at both ends avoids the search",
+        ))
+    };
+    Some(facts.paths().filter_map(finding).collect())
+}
+
+/// A policer drops what exceeds its rate, and has no queue. A slow link has a queue.
+pub fn throttled(facts: &Facts) -> Outcome {
+    facts.report()?;
+    let rates = facts.paths().filter(|(_, path)| path.up).filter_map(|(_, path)| path.rate_bits_per_s);
+    let best = rates.max().unwrap_or(0);
+    let finding = |(peer, path): (&PeerReport, &PathReport)| {
+        let loss = verdict::loss_in_use(peer, path).filter(|loss| *loss >= THROTTLED_LOSS)?;
+        let rate = path.rate_bits_per_s.filter(|rate| rate * THROTTLED_PART <= best)?;
+        path.queue_us.filter(|queue| *queue < NO_QUEUE_US)?;
+        let cause = format!(
+            "{} loses {:.1} % at {:.1} Mbit/s and has no queue, as where a provider limits UDP",
+            path.name,
+            loss * 100.0,
+            rate as f64 / 1e6
+        );
+        Some(warning(
+            cause,
+            "compare with a download over TCP there; another port may not be limited: port = 443 at both ends",
+        ))
+    };
+    Some(facts.paths().filter_map(finding).collect())
+}
+
+pub fn same_network(facts: &Facts) -> Outcome {
+    let mut networks: BTreeMap<Ipv4Net, Vec<&str>> = BTreeMap::new();
+    for (index, prefix) in &facts.network.addresses {
+        let Ok(IpNet::V4(net)) = IpNet::new(prefix.address, prefix.length) else { continue };
+        let usable =
+            facts.link_by_index(*index).filter(|link| link.up && link.name != "lo" && link.name != facts.interface);
+        if let (Some(link), true) = (usable, net.prefix_len() < 32) {
+            networks.entry(net.trunc()).or_default().push(&link.name);
+        }
+    }
+    networks.values_mut().for_each(|links| links.dedup());
+    let shared = networks.iter().filter(|(_, links)| links.len() > 1);
+    Some(
+        shared
+            .map(|(net, links)| {
+                let cause = format!(
+                    "{} are both in {net}: programs other than MPT reach one of them alone",
+                    links.join(" and ")
+                );
+                warning(cause, "give one of the modems another network, in its own settings")
+            })
+            .collect(),
+    )
+}
+
+pub fn names(facts: &Facts) -> Outcome {
+    if facts.names.is_empty() {
+        return None;
+    }
+    let unknown = facts.names.iter().filter_map(|(name, answer)| Some((name, answer.as_ref().err()?)));
+    Some(
+        unknown
+            .map(|(name, why)| {
+                failed(
+                    format!("{name} has no address: {why}"),
+                    "correct the name, or the resolvers in /etc/resolv.conf; or use an address",
+                )
+            })
+            .collect(),
+    )
+}
+
+/// IPv6, UDP and native mode's own headers.
+const HEADERS: usize = 83;
+/// PPPoE, VLAN tags and mobile networks (1430 bytes and more) are usual.
+const TOLERATED: usize = 80;
+/// Beyond what radio links lose of themselves.
+const THROTTLED_LOSS: f64 = 0.02;
+/// A path that has a fifth of the rate of the best one.
+const THROTTLED_PART: u64 = 5;
+/// A link's queue has at least tens of milliseconds when it drops.
+const NO_QUEUE_US: u64 = 20_000;

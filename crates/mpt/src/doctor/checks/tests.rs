@@ -1,0 +1,89 @@
+//! The list of checks, and the faults that no namespace can have.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use super::*;
+use crate::config;
+use crate::control::report::{Report, TunnelReport};
+use crate::doctor::facts::{Config, Control, Socket, Wait};
+use crate::doctor::render::{Checked, Verdict};
+
+const REFERENCE: &str = include_str!("../../../../../docs/guide/doctor.md");
+
+fn facts() -> Facts {
+    let text = "private_key = \"ThisKeyIsNoSecretMakeOneWithMptKeyNewForA00=\"\naddress = [\"10.77.0.1/24\"]\n[[peer]]\n\
+                public_key = \"L9KmJrU6cEijjCMPChI6nwiwCqg1zoPrZK10FzGwnWg=\"\nremote = \"192.0.2.2\"\n";
+    let file = config::parse(Path::new("mpt0.toml"), text).unwrap();
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    let tunnel = TunnelReport { interface: "mpt0".to_owned(), version, ..TunnelReport::default() };
+    let mut facts = Facts {
+        is_root: true,
+        interface: "mpt0".to_owned(),
+        config: Config::Read(Box::new(file)),
+        control: Control::Report(Box::new(Report { tunnel, ..Report::default() })),
+        ..Facts::default()
+    };
+    (facts.host.aes, facts.host.clock_synchronised) = (Some(true), Some(true));
+    facts.host.socket = Some(Socket { offload_problems: Vec::new(), receive_buffer: (4_000, 4_000) });
+    facts
+}
+
+fn names(facts: &Facts) -> Vec<&'static str> {
+    let has_finding = |check: &&Check| (check.run)(facts).is_some_and(|findings| !findings.is_empty());
+    CHECKS.iter().filter(has_finding).map(|check| check.name).collect()
+}
+
+#[test]
+fn the_reference_has_a_row_for_each_check_and_no_other() {
+    let rows = REFERENCE.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    let described: BTreeSet<_> = rows.map(|(name, _)| name).collect();
+    assert_eq!(described, CHECKS.iter().map(|check| check.name).collect());
+    assert_eq!(described.len(), CHECKS.len(), "no name is there twice");
+}
+
+#[test]
+fn a_host_without_a_fault_has_no_finding() {
+    assert_eq!(names(&facts()), [""; 0]);
+    assert_eq!(names(&Facts::default()), ["running"]);
+}
+
+#[test]
+fn properties_of_the_kernel_and_the_processor_are_found() {
+    let with = |change: fn(&mut Facts)| {
+        let mut facts = facts();
+        change(&mut facts);
+        names(&facts)
+    };
+    assert_eq!(with(|facts| facts.host.clock_synchronised = Some(false)), ["clock_synchronised"]);
+    assert_eq!(with(|facts| facts.host.aes = Some(false)), ["aes"]);
+    let refused = || vec!["UDP GSO: refused by the kernel".to_owned()];
+    let socket = || Socket { offload_problems: refused(), receive_buffer: (4_000, 4_000) };
+    assert_eq!(with(|facts| facts.host.socket = Some(socket())), ["offload"]);
+    let other = |facts: &mut Facts| match &mut facts.control {
+        Control::Report(report) => report.tunnel.version = "0.0.9".to_owned(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(with(other), ["version"]);
+}
+
+#[test]
+fn without_facts_a_check_is_skipped_and_only_failures_fail() {
+    let mut facts = facts();
+    let wait = Wait { time: Duration::from_secs(2), answered: false };
+    for source in [Source::Host, Source::Network, Source::Firewall] {
+        facts.waits.insert(source, wait);
+    }
+    facts.host.aes = Some(false);
+    let checked = Checked::of(&facts);
+    assert_eq!([Verdict::Failed, Verdict::Warning].map(|verdict| checked.count(verdict)), [0, 0]);
+    assert!(checked.text().contains("skipped  aes: no answer within 2.0 s\n"), "{}", checked.text());
+
+    facts.waits.clear();
+    facts.names = vec![("home.example.org".to_owned(), Err("no resolver answered within 2 s".to_owned()))];
+    let checked = Checked::of(&facts);
+    assert_eq!([Verdict::Failed, Verdict::Warning].map(|verdict| checked.count(verdict)), [1, 1]);
+    let text = checked.text();
+    assert!(text.find("FAILED   names") < text.find("warning  aes"), "{text}");
+}
