@@ -24,7 +24,7 @@ pub struct Facts {
     pub host: Host,
     pub network: Network,
     pub firewall: Firewall,
-    /// Addresses of paths that are not up, and what a datagram to them caused.
+    /// Addresses of paths that are not up, and the effect of a datagram to each.
     pub ports: Vec<Port>,
     /// Names of peers, and whether they resolve.
     pub names: Vec<(String, Result<(), String>)>,
@@ -78,6 +78,8 @@ pub enum Control {
 /// Facts from `/proc`, `/sys` and folders.
 #[derive(Debug, Default)]
 pub struct Host {
+    /// The kernel's release.
+    pub kernel: Option<String>,
     /// `rp_filter` by interface, with `all`.
     pub rp_filter: BTreeMap<String, u8>,
     /// Forwarding of IPv4 and of IPv6.
@@ -89,9 +91,9 @@ pub struct Host {
     pub clock_synchronised: Option<bool>,
     /// A file that was changed in the future by the clock, and by how much.
     pub future_file: Option<(PathBuf, Duration)>,
-    /// Why the state directory cannot be used.
+    /// The reason for which the state directory cannot be used.
     pub state_problem: Option<String>,
-    /// Why no TUN device can be opened, with a hint.
+    /// The reason for which no TUN device can be opened, with a hint.
     pub tun_problem: Option<(String, String)>,
     /// Files of network managers that configure the tunnel's interface.
     pub managers: Vec<PathBuf>,
@@ -105,7 +107,7 @@ pub struct Host {
 /// The properties of a socket that is opened as the daemon opens its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Socket {
-    /// Why the kernel refuses to send and to receive many datagrams at a time.
+    /// The reasons for which the kernel does not send or receive many datagrams at a time.
     pub offload_problems: Vec<String>,
     /// Bytes of its receive buffer, and what was requested.
     pub receive_buffer: (usize, usize),
@@ -137,9 +139,11 @@ pub struct Firewall {
     pub forward_drops: Vec<String>,
 }
 
-/// What a datagram to a peer's address caused.
+/// The effect of a datagram to a peer's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
+    /// Names of the peer and of the path.
+    pub peer: String,
     pub path: String,
     pub remote: SocketAddr,
     /// The error that came back; `None` if nothing did.

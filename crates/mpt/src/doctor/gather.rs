@@ -98,7 +98,7 @@ impl<T: Send + 'static> Running<T> {
 
 impl<T> Running<T> {
     /// Returns the value, unless the limit passes before, and the time that it took.
-    fn finish(self) -> (Option<T>, Duration) {
+    pub fn finish(self) -> (Option<T>, Duration) {
         match self.result.recv_timeout(LIMIT.saturating_sub(self.start.elapsed())) {
             Ok((value, time)) => (Some(value), time),
             Err(_) => (None, self.start.elapsed()),

@@ -36,8 +36,17 @@ impl Mask {
         self.words.sort_by_key(|(word, _)| std::cmp::Reverse(word.len()));
         let text = self.words.iter().fold(text.to_owned(), |text, (word, label)| text.replace(word, label));
         let text = replace_runs(&text, is_encoded, |run| is_secret(run).then(|| REMOVED.to_owned()));
+        let text = replace_runs(&text, |c| c.is_ascii_alphanumeric(), |run| self.interface(run));
         let text = replace_runs(&text, |c| c.is_ascii_digit() || c == '.', |run| self.ipv4(run));
         replace_runs(&text, |c| c.is_ascii_hexdigit() || c == ':' || c == '.', |run| self.colons(run))
+    }
+
+    /// Returns a label for the name of an interface that contains its Ethernet address, as systemd names USB modems.
+    fn interface(&mut self, run: &str) -> Option<String> {
+        let kind = ["enx", "wlx", "wwx"].into_iter().find(|kind| run.starts_with(kind))?;
+        let octets = &run[kind.len()..];
+        let is_address = octets.len() == 2 * ETHERNET_OCTETS && octets.chars().all(|c| c.is_ascii_hexdigit());
+        is_address.then(|| self.label(kind, run))
     }
 
     /// Returns the run with a label in place of an IPv4 address.
@@ -52,6 +61,10 @@ impl Mask {
     fn colons(&mut self, run: &str) -> Option<String> {
         let trimmed = run.trim_end_matches(['.', ':']);
         let trimmed = if run.ends_with("::") && !trimmed.contains("::") { run } else { trimmed };
+        // No host has such an address, and programs separate parts of names so.
+        if trimmed.starts_with("::") {
+            return None;
+        }
         let octets: Vec<&str> = trimmed.split(':').collect();
         if octets.len() == ETHERNET_OCTETS && octets.iter().all(|octet| octet.len() == 2) {
             return Some(run.replace(trimmed, &self.label("ethernet", trimmed)));
@@ -138,8 +151,8 @@ mod tests {
         let expected = "path eth1:public4-1:4754 [public6-1]:4754 private4-1/24, link6-1%eth1 private6-1/64 public4-1.";
         assert_eq!(mask.apply(text), expected);
         assert_eq!(
-            mask.apply("from 2001:db8:0:0::7 via 100.64.3.4 02:00:00:00:01:02"),
-            "from public6-1 via private4-2 ethernet-1"
+            mask.apply("from 2001:db8:0:0::7 via 100.64.3.4 02:00:00:00:01:02 enx020000000102 enx1"),
+            "from public6-1 via private4-2 ethernet-1 enx-1 enx1"
         );
     }
 

@@ -14,6 +14,8 @@ pub struct Checked {
     config: Option<String>,
     /// The program's version.
     version: &'static str,
+    /// The kernel's release.
+    kernel: Option<String>,
     checks: Vec<Result>,
     took_ms: u64,
 }
@@ -23,7 +25,7 @@ pub struct Checked {
 struct Result {
     name: &'static str,
     result: Verdict,
-    /// Why the check was skipped.
+    /// The reason for which the check was skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
     /// Wait for the source of its facts.
@@ -50,7 +52,8 @@ impl Checked {
             Config::Read(file) => Some(file.path.display().to_string()),
         };
         let (version, took_ms) = (env!("CARGO_PKG_VERSION"), milliseconds(facts.time));
-        Self { interface: facts.interface.clone(), config, version, checks: results(facts), took_ms }
+        let kernel = facts.host.kernel.clone();
+        Self { interface: facts.interface.clone(), config, version, kernel, checks: results(facts), took_ms }
     }
 
     /// Returns the number of checks with this result.

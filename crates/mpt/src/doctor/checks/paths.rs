@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use ipnet::{IpNet, Ipv4Net};
+use mpt_linux::netlink::Link;
 
 use super::{Finding, Outcome, Severity, failed, warning};
+use crate::config::model::Peer;
 use crate::control::report::{PathReport, PeerReport};
 use crate::control::verdict;
 use crate::doctor::facts::{Facts, Port};
@@ -13,7 +15,7 @@ pub fn port_closed(facts: &Facts) -> Outcome {
     of_ports(facts, |port| {
         let refusal = port.refusal.as_ref()?;
         Some(Finding {
-            severity: severity_of(facts, &port.path),
+            severity: severity(facts, &port.peer),
             cause: format!("{}: {}: {refusal}", port.path, port.remote),
             cure: "start the tunnel there, and open its UDP port in the firewall there and at its provider".to_owned(),
         })
@@ -25,7 +27,7 @@ pub fn no_answer(facts: &Facts) -> Outcome {
     facts.report()?;
     of_ports(facts, |port| {
         port.refusal.is_none().then(|| Finding {
-            severity: severity_of(facts, &port.path),
+            severity: severity(facts, &port.peer),
             cause: format!("{}: {} does not answer", port.path, port.remote),
             cure:
                 "run mpt doctor there: it names a key or a clock that is refused; else a firewall on the way drops UDP"
@@ -39,38 +41,37 @@ fn of_ports(facts: &Facts, finding: impl Fn(&Port) -> Option<Finding>) -> Outcom
     calls.then(|| facts.ports.iter().filter_map(finding).collect())
 }
 
-/// The loss of a path is a failure if the peer has no other.
-fn severity_of(facts: &Facts, path: &str) -> Severity {
-    let peers = facts.report().into_iter().flat_map(|report| &report.peers);
-    let mut of_path = peers.filter(|peer| peer.paths.iter().any(|own| own.name == path));
-    severity(of_path.all(|peer| peer.paths.iter().any(|own| own.up)) && facts.report().is_some())
-}
-
-fn severity(has_other: bool) -> Severity {
-    if has_other { Severity::Warning } else { Severity::Failed }
+/// The loss of a path is a failure if no other path to the peer is up.
+fn severity(facts: &Facts, peer: &str) -> Severity {
+    let mut peers = facts.report().into_iter().flat_map(|report| &report.peers);
+    let has_path = peers.any(|own| own.name == peer && own.paths.iter().any(|path| path.up));
+    if has_path { Severity::Warning } else { Severity::Failed }
 }
 
 pub fn interface(facts: &Facts) -> Outcome {
-    let paths = facts.file()?.peers.iter().flat_map(|peer| &peer.paths);
-    let named: Vec<_> = paths.filter_map(|path| path.interface.as_deref()).collect();
-    if named.is_empty() {
-        return None;
-    }
-    let finding = |name: &&String| {
-        let (cause, cure) = match facts.link(name) {
-            None => (
-                format!("there is no interface {name}"),
-                "plug the modem in, or correct interface in the file".to_owned(),
-            ),
-            Some(link) if !link.up => (format!("{name} is down"), format!("ip link set {name} up")),
-            Some(link) if !link.running => {
-                (format!("{name} has no carrier"), "check the cable, the modem and its SIM card".to_owned())
-            }
-            Some(_) => return None,
-        };
-        Some(Finding { severity: severity_of(facts, name), cause, cure })
+    let peers = facts.file()?.peers.iter();
+    let named: Vec<_> = peers
+        .flat_map(|peer| peer.paths.iter().filter_map(move |path| Some((peer, path.interface.as_deref()?))))
+        .collect();
+    let finding = |(peer, name): &(&Peer, &String)| {
+        let (cause, cure) = trouble_of_interface(name, facts.link(name))?;
+        Some(Finding { severity: severity(facts, &peer.name), cause, cure })
     };
-    Some(named.iter().filter_map(finding).collect())
+    if named.is_empty() { None } else { Some(named.iter().filter_map(finding).collect()) }
+}
+
+fn trouble_of_interface(name: &str, link: Option<&Link>) -> Option<(String, String)> {
+    match link {
+        None => Some((
+            format!("there is no interface {name}"),
+            "plug the modem in, or correct interface in the file".to_owned(),
+        )),
+        Some(link) if !link.up => Some((format!("{name} is down"), format!("ip link set {name} up"))),
+        Some(link) if !link.running => {
+            Some((format!("{name} has no carrier"), "check the cable, the modem and its SIM card".to_owned()))
+        }
+        Some(_) => None,
+    }
 }
 
 /// Causes that no other check has.
@@ -79,6 +80,7 @@ pub fn path_down(facts: &Facts) -> Outcome {
     let finding = |(peer, path): (&PeerReport, &PathReport)| {
         let cure = match path.cause.as_deref()? {
             "operator" => format!("mpt path up {}", path.name),
+            "carrier" if facts.path(peer, path).is_some_and(|own| own.interface.is_some()) => return None,
             "carrier" => "check the interface, the cable and the modem".to_owned(),
             "peer" => "run mpt status at the other end: it has the reason".to_owned(),
             "flapping" => {
@@ -86,8 +88,8 @@ pub fn path_down(facts: &Facts) -> Outcome {
             }
             _ => return None,
         };
-        let severity = severity(peer.paths.iter().any(|path| path.up));
-        Some(Finding { severity, cause: format!("{}: {}", path.name, verdict::verdict(peer, path)), cure })
+        let cause = format!("{}: {}", path.name, verdict::verdict(peer, path));
+        Some(Finding { severity: severity(facts, &peer.name), cause, cure })
     };
     Some(facts.paths().filter_map(finding).collect())
 }

@@ -1,11 +1,13 @@
 //! Routes, rules, names and programs that change them.
 
+use std::net::IpAddr;
+use std::path::PathBuf;
+
 use ipnet::IpNet;
 use mpt_linux::netlink::Rule;
 
 use super::{Finding, Outcome, failed, unless, warning};
 use crate::config::File;
-use crate::config::model::Mode;
 use crate::daemon::policy_routing::{self, MARK_OF_TUNNELS};
 use crate::doctor::facts::{Facts, Network};
 
@@ -85,11 +87,16 @@ pub fn dns_leak(facts: &Facts) -> Outcome {
     let resolvers = facts.network.resolvers.iter();
     let resolvers =
         resolvers.filter(|(at, device)| policy_routing::routes_everything(file, at.is_ipv6()) && leaks(device));
-    Some(resolvers.map(|(at, device)| {
+    let finding = |(at, device): &(IpAddr, Option<u32>)| {
         let link = device.and_then(|device| facts.link_by_index(device)).map_or("another interface", |link| &link.name);
         let cause = format!("the resolver {at} is reached by {link}, beside the tunnel: its owner sees all names");
-        warning(cause, "name a resolver on the Internet, for example: resolvectl dns mpt0 9.9.9.9; resolvectl domain mpt0 '~.'")
-    }).collect())
+        let cure = format!(
+            "name one on the Internet: resolvectl dns {0} 9.9.9.9; resolvectl domain {0} '~.'",
+            facts.interface
+        );
+        warning(cause, cure)
+    };
+    Some(resolvers.map(finding).collect())
 }
 
 pub fn ipv6_leak(facts: &Facts) -> Outcome {
@@ -124,23 +131,24 @@ fn overlaps(net: &IpNet, other: &IpNet) -> bool {
 }
 
 pub fn managed_interface(facts: &Facts) -> Outcome {
-    let finding = |path: &std::path::PathBuf| {
+    let finding = |path: &PathBuf| {
         let cause =
             format!("{} configures {}: addresses and routes of the tunnel may vanish", path.display(), facts.interface);
+        let name = &facts.interface;
         warning(
             cause,
-            "exclude the interface: [Match] Name=!mpt0 for systemd-networkd, unmanaged-devices for NetworkManager",
+            format!("exclude it there: [Match] Name=!{name} (networkd), unmanaged-devices ({name}, NetworkManager)"),
         )
     };
     Some(facts.host.managers.iter().map(finding).collect())
 }
 
 pub fn foreign_routes(facts: &Facts) -> Outcome {
-    facts.file().filter(|file| *file.mode == Mode::Native && (!file.routes.is_empty() || *file.kill_switch))?;
+    with_all_routes(facts)?;
     unless(!facts.host.networkd_removes_routes, || {
         warning(
             "systemd-networkd removes routes of other programs when it starts again; the tunnel restores its own",
-            "ManageForeignRoutes=no and ManageForeignRoutingPolicyRules=no below [Network] in /etc/systemd/networkd.conf.d",
+            "ManageForeignRoutes=no, ManageForeignRoutingPolicyRules=no, below [Network] in /etc/systemd/networkd.conf",
         )
     })
 }

@@ -87,7 +87,7 @@ pub fn state_directory(facts: &Facts) -> Outcome {
         let cause = format!("the state directory: {}", problem.map_or("", String::as_str));
         warning(
             cause,
-            "free space, or chown it to the user of the tunnel; metered paths and the handshake clock forget at a restart",
+            "free space, or chown it to the user of the tunnel: usage and handshake times are lost at a restart",
         )
     })
 }

@@ -42,7 +42,7 @@ fn parse(ruleset: &Value, interface: &str) -> Firewall {
     Firewall { tables: Some(tables), forward_drops }
 }
 
-/// Returns true if a rule of the table names the tunnel's interface. It is then taken for a rule that admits the tunnel.
+/// Returns true if a rule of the table names the tunnel's interface. It is taken for one that admits the tunnel.
 fn names_tunnel(ruleset: &Value, family: &str, table: &str, interface: &str) -> bool {
     let rules = ruleset["nftables"].as_array().into_iter().flatten().map(|item| &item["rule"]);
     let mut rules = rules.filter(|rule| rule["family"] == family && rule["table"] == table);
@@ -78,7 +78,10 @@ mod tests {
 
     #[test]
     fn a_chain_that_drops_forwarded_packets_is_found_unless_its_table_names_the_tunnel() {
-        let chain = |table: &str, hook: &str, policy: &str| serde_json::json!({"chain": {"family": "inet", "table": table, "name": "c", "hook": hook, "policy": policy}});
+        let chain = |table: &str, hook: &str, policy: &str| {
+            let of = serde_json::json!({"family": "inet", "table": table, "name": "c", "hook": hook, "policy": policy});
+            serde_json::json!({"chain": of})
+        };
         let ruleset = serde_json::json!({"nftables": [
             {"table": {"family": "inet", "name": "a"}}, {"table": {"family": "ip", "name": "b"}},
             chain("a", "forward", "drop"), chain("c", "forward", "accept"), chain("d", "input", "drop"),

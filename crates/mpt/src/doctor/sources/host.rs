@@ -15,7 +15,7 @@ use crate::control::RunDir;
 use crate::daemon;
 use crate::doctor::facts::{Config, Facts, Host, Socket};
 
-/// What to look at.
+/// The objects to look at.
 #[derive(Debug)]
 pub struct About {
     interface: String,
@@ -40,6 +40,7 @@ pub fn read(about: &About) -> Host {
     let forwards = |path: &str| number(path).map(|value| value != 0);
     let conntrack = |name: &str| number(&format!("/proc/sys/net/netfilter/nf_conntrack_{name}"));
     Host {
+        kernel: fs::read_to_string("/proc/sys/kernel/osrelease").ok().map(|release| release.trim().to_owned()),
         rp_filter: rp_filter(),
         forwarding: ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"].map(forwards),
         conntrack: conntrack("count").zip(conntrack("max")),
@@ -117,8 +118,8 @@ fn managers(interface: &str) -> Vec<PathBuf> {
 
 /// Returns the value of the last line `key=value`.
 fn value<'t>(text: &'t str, key: &str) -> Option<&'t str> {
-    let lines = text.lines().filter_map(|line| line.trim().split_once('='));
-    lines.filter(|(name, _)| name.trim() == key).last().map(|(_, value)| value.trim())
+    let mut lines = text.lines().rev().filter_map(|line| line.trim().split_once('='));
+    lines.find(|(name, _)| name.trim() == key).map(|(_, value)| value.trim())
 }
 
 /// Returns the main configuration of systemd-networkd followed by its drop-ins, of which a later one takes precedence.

@@ -9,7 +9,7 @@ use mpt_linux::netlink::Netlink;
 use crate::daemon::{policy_routing, resolver};
 use crate::doctor::facts::{Facts, Network};
 
-/// What to look up.
+/// The addresses to look up.
 #[derive(Debug)]
 pub struct About {
     mark: Option<u32>,

@@ -8,12 +8,15 @@ use std::{io, thread};
 
 use nix::sys::socket::{setsockopt, sockopt};
 
+use crate::config::model::Peer;
+use crate::control::report::{PathReport, PeerReport};
 use crate::daemon::policy_routing;
 use crate::doctor::facts::{Facts, Port};
 
 /// A path whose address is probed.
 #[derive(Debug)]
 pub struct Silent {
+    peer: String,
     path: String,
     remote: SocketAddr,
     interface: Option<String>,
@@ -24,26 +27,36 @@ pub struct Silent {
 pub fn silent(facts: &Facts) -> Vec<Silent> {
     let Some(file) = facts.file() else { return Vec::new() };
     let mark = policy_routing::mark(file);
-    if facts.report().is_some() {
-        let silent = facts.paths().filter(|(peer, path)| {
-            path.cause.as_deref() == Some("silent") && facts.peer(&peer.name).is_some_and(|peer| !peer.connects_to_us())
-        });
-        let silent = silent.filter_map(|(peer, path)| {
-            let configured = facts.path(peer, path).map(|own| own.interface.as_deref().cloned());
-            let interface = configured.unwrap_or_else(|| Some(path.name.clone()));
-            Some(Silent { path: path.name.clone(), remote: path.remote.parse().ok()?, interface, mark })
-        });
-        return silent.take(MOST).collect();
+    let mut silent: Vec<_> = match facts.report() {
+        Some(_) => facts.paths().filter_map(|(peer, path)| reported(facts, peer, path, mark)).collect(),
+        None => file.peers.iter().flat_map(|peer| configured(peer, mark)).collect(),
+    };
+    silent.truncate(MOST);
+    silent
+}
+
+fn reported(facts: &Facts, peer: &PeerReport, path: &PathReport, mark: Option<u32>) -> Option<Silent> {
+    let is_called = facts.peer(&peer.name).is_some_and(|peer| !peer.connects_to_us());
+    if path.cause.as_deref() != Some("silent") || !is_called {
+        return None;
     }
-    let paths = file.peers.iter().flat_map(|peer| &peer.paths);
-    let listed = paths.filter_map(|path| {
-        let interface = path.interface.as_deref().cloned();
-        Some(Silent { path: path.name.to_string(), remote: **path.remote.as_ref()?, interface, mark })
+    // An automatic path has the name of its interface.
+    let listed = facts.path(peer, path).map(|own| own.interface.as_deref().cloned());
+    let interface = listed.unwrap_or_else(|| Some(path.name.clone()));
+    let (peer, remote) = (peer.name.clone(), path.remote.parse().ok()?);
+    Some(Silent { peer, path: path.name.clone(), remote, interface, mark })
+}
+
+fn configured(peer: &Peer, mark: Option<u32>) -> Vec<Silent> {
+    let name = || peer.name.to_string();
+    let listed = peer.paths.iter().filter_map(|path| {
+        let (interface, remote) = (path.interface.as_deref().cloned(), **path.remote.as_ref()?);
+        Some(Silent { peer: name(), path: path.name.to_string(), remote, interface, mark })
     });
-    let automatic = file.peers.iter().filter_map(|peer| peer.auto.as_ref()).flat_map(|auto| &auto.remotes);
+    let remotes = peer.auto.iter().flat_map(|auto| &auto.remotes).map(|remote| **remote);
     let automatic =
-        automatic.map(|remote| Silent { path: remote.to_string(), remote: **remote, interface: None, mark });
-    listed.chain(automatic).take(MOST).collect()
+        remotes.map(|remote| Silent { peer: name(), path: remote.to_string(), remote, interface: None, mark });
+    listed.chain(automatic).collect()
 }
 
 /// Sends to all, and waits for errors.
@@ -57,7 +70,8 @@ pub fn probe(silent: Vec<Silent>) -> Vec<Port> {
             let refusal = refusal(socket.as_ref());
             let is_done = refusal.is_some() || is_late;
             if is_done {
-                ports.push(Port { path: silent.path.clone(), remote: silent.remote, refusal });
+                let (peer, path) = (silent.peer.clone(), silent.path.clone());
+                ports.push(Port { peer, path, remote: silent.remote, refusal });
             }
             !is_done
         });
