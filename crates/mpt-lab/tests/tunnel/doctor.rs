@@ -359,6 +359,21 @@ fn a_name_without_an_address_and_a_replaced_program_are_found() {
 }
 
 #[test]
+fn another_user_gets_a_warning_and_the_checks_that_need_no_rights() {
+    let Some(scene) = Scene::build("doctor-user") else { return };
+    let copy = scene.rig.folder.path().join("mpt");
+    fs::copy(program(), &copy).expect("a copy");
+    let as_nobody = "exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"";
+    let output = scene.run(Host::A, as_nobody, &[&path(copy), "doctor", "mpt0", "--json"]);
+    assert!(text(&output.stderr).starts_with("warning: not root: "), "{}", text(&output.stderr));
+    let checked: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((output.status.code(), has(&checked, "failed")), (Some(0), false), "{checked:#}");
+    assert!(named(&checked, "ok").any(|name| name == "conntrack"), "{checked:#}");
+    let skipped: Vec<_> = named(&checked, "skipped").collect();
+    assert!(["configuration", "running", "masquerade"].iter().all(|name| skipped.contains(&(*name).to_owned())));
+}
+
+#[test]
 fn a_bundle_has_no_keys_tokens_and_addresses() {
     let Some(scene) = Scene::build("doctor-bundle") else { return };
     let folder = scene.rig.folder.path().to_owned();

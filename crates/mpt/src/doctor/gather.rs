@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use nix::unistd::geteuid;
 
@@ -39,7 +39,10 @@ fn query_tunnel(facts: &mut Facts) {
     let running = Running::start(move || control::query(&name));
     facts.control = facts.finish(Source::Control, running).unwrap_or(Control::Silent);
     if let (Config::Absent, Some(report)) = (&facts.config, facts.report()) {
-        read_config(facts, report.tunnel.config.clone().into());
+        let (pid, path) = (report.tunnel.pid, PathBuf::from(&report.tunnel.config));
+        // A relative path is relative to the directory of the daemon.
+        let base = fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
+        read_config(facts, base.join(path));
     }
 }
 

@@ -38,6 +38,9 @@ struct Target {
 pub fn run(target: Option<&str>, json: bool, bundle: Option<&Path>) -> Result<(), Failure> {
     let facts = gather::gather(&Target::select(target)?);
     let checked = Checked::of(&facts);
+    if !facts.is_root {
+        eprintln!("warning: not root: checks of the firewall, the configuration and the tunnel may be skipped");
+    }
     if let Some(folder) = bundle {
         bundle::write(folder, &facts, &checked)?;
         eprintln!("wrote {}; read it before you send it", folder.display());

@@ -27,6 +27,9 @@ pub fn configuration(facts: &Facts) -> Outcome {
 
 pub fn running(facts: &Facts) -> Outcome {
     let name = &facts.interface;
+    if matches!(facts.control, Control::Refused(_)) && !facts.is_root {
+        return None;
+    }
     Some(match &facts.control {
         Control::Absent => {
             vec![failed(format!("the tunnel {name} is not running"), "mpt up FILE; its log has the reason if it ends")]

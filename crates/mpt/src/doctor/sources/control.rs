@@ -1,5 +1,9 @@
 //! The control socket of the tunnel.
 
+use std::fs;
+use std::io::ErrorKind;
+
+use crate::Failure;
 use crate::control::{Client, RunDir};
 use crate::daemon;
 use crate::doctor::facts::Control;
@@ -7,6 +11,12 @@ use crate::doctor::facts::Control;
 /// Requests a report with rates of half a second.
 pub fn query(interface: &str) -> Control {
     let run = RunDir::from_env();
+    if let Err(error) = fs::read_dir(run.path())
+        && error.kind() == ErrorKind::PermissionDenied
+    {
+        let failure = Failure::new(format!("cannot list {}: {error}", run.path().display()));
+        return Control::Refused(failure.hint("run as root"));
+    }
     if interface.is_empty() || !run.running().iter().any(|name| name == interface) {
         return if daemon::is_blocking(interface) { Control::Blocked } else { Control::Absent };
     }
