@@ -59,19 +59,24 @@ impl Mask {
 
     /// Returns the run with a label in place of an IPv6 or Ethernet address.
     fn colons(&mut self, run: &str) -> Option<String> {
-        let trimmed = run.trim_end_matches(['.', ':']);
-        let trimmed = if run.ends_with("::") && !trimmed.contains("::") { run } else { trimmed };
-        // No host has such an address, and programs separate parts of names so.
-        if trimmed.starts_with("::") {
+        // A colon before or after an address belongs to the text, but two of them may begin or end one.
+        let start = usize::from(run.starts_with(':') && !run.starts_with("::"));
+        let trimmed = run[start..].trim_end_matches('.');
+        let trimmed = trimmed.strip_suffix(':').filter(|rest| !rest.ends_with(':')).unwrap_or(trimmed);
+        let colons = trimmed.matches(':').count();
+        // Two colons at the start and no more separate parts of a name, as in a path of a module.
+        if colons < 2 || colons == 2 && trimmed.starts_with("::") {
             return None;
         }
         let octets: Vec<&str> = trimmed.split(':').collect();
         if octets.len() == ETHERNET_OCTETS && octets.iter().all(|octet| octet.len() == 2) {
             return Some(run.replace(trimmed, &self.label("ethernet", trimmed)));
         }
-        let address: Ipv6Addr = trimmed.parse().ok().filter(|_| trimmed.matches(':').count() >= 2)?;
-        let label = self.address(address.into())?;
-        Some(run.replacen(trimmed, &label, 1))
+        match trimmed.parse::<Ipv6Addr>() {
+            Ok(address) => Some(run.replacen(trimmed, &self.address(address.into())?, 1)),
+            // An address with a port behind it, or something else that is no time.
+            Err(_) => (colons > 2).then(|| run.replacen(trimmed, REMOVED, 1)),
+        }
     }
 
     /// Returns a label; `None` for addresses that are the same on all hosts.
@@ -142,6 +147,8 @@ const ETHERNET_OCTETS: usize = 6;
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -160,6 +167,27 @@ mod tests {
     fn what_is_no_address_stays() {
         let text = "2026-11-25T19:25:40.123 mpt 0.1.0 mpt::daemon 127.0.0.1 0.0.0.0/0 ::/0 ::1 1.5 ms, 12:34:56";
         assert_eq!(Mask::default().apply(text), text);
+    }
+
+    #[test]
+    fn addresses_of_other_forms_are_removed() {
+        let text =
+            "to:fd77::1: 2001:db8:1:2:3:4:5:6:4754 ::ffff:c000:207 ::ffff:192.0.2.7 7.2.0.192.in-addr.arpa 2001:db8::";
+        let expected = "to:private6-1: (removed) public6-1 ::ffff:public4-1 public4-2.in-addr.arpa public6-2";
+        assert_eq!(Mask::default().apply(text), expected);
+    }
+
+    proptest! {
+        #[test]
+        fn no_address_stays(v4: [u8; 4], v6: [u16; 8], before in "[ a-z=:\\[/'\"]?", after in "[ ,:\\]/'\"]") {
+            let (v4, v6) = (Ipv4Addr::from(v4), Ipv6Addr::from(v6));
+            prop_assume!(!v4.is_loopback() && !v4.is_multicast() && !v4.is_broadcast() && !v4.is_unspecified());
+            prop_assume!(!v6.is_loopback() && !v6.is_multicast() && !v6.is_unspecified());
+            for address in [v4.to_string(), v6.to_string()] {
+                let masked = Mask::default().apply(&format!("x{before}{address}{after}4754 y"));
+                prop_assert!(!masked.contains(&address), "{}", masked);
+            }
+        }
     }
 
     #[test]

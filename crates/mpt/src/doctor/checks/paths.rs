@@ -112,24 +112,28 @@ pub fn loss(facts: &Facts) -> Outcome {
 
 pub fn path_mtu(facts: &Facts) -> Outcome {
     facts.report()?;
-    let finding = |(peer, path): (&PeerReport, &PathReport)| {
-        let link = facts.link_of(peer, path)?;
+    let expected = expected_mtu(facts);
+    let finding = |(_, path): (&PeerReport, &PathReport)| {
         let cause = match (path.cause.as_deref(), path.mtu_bytes) {
             (Some("narrow"), _) => format!("{} carries no packets of the tunnel's size", path.name),
-            (None, Some(carried)) if carried + HEADERS + TOLERATED < link.mtu as usize => {
-                format!(
-                    "{} carries {carried} bytes of the tunnel, and its interface has an MTU of {}",
-                    path.name, link.mtu
-                )
+            (None, Some(carried)) if carried + TOLERATED < expected => {
+                format!("{} carries packets of {carried} bytes, and the interfaces of the paths {expected}", path.name)
             }
             _ => return None,
         };
-        Some(warning(
-            cause,
-            "a link on the way carries less: the tunnel's MTU follows; mtu = 1280 at both ends avoids the search",
-        ))
+        let cure =
+            "a link on the way carries less: the tunnel's MTU follows; mtu = 1280 at both ends avoids the search";
+        Some(warning(cause, cure))
     };
     Some(facts.paths().filter_map(finding).collect())
+}
+
+/// Returns the largest inner packet that the configuration and the interfaces permit. No path is probed for more.
+fn expected_mtu(facts: &Facts) -> usize {
+    let configured = facts.file().and_then(|file| file.mtu.as_deref()).copied();
+    let links = facts.paths().filter_map(|(peer, path)| facts.link_of(peer, path));
+    let smallest = links.map(|link| link.mtu as usize).min().unwrap_or(ETHERNET).min(ETHERNET);
+    configured.unwrap_or(usize::MAX).min(smallest.saturating_sub(HEADERS))
 }
 
 /// A policer drops what exceeds its rate, and has no queue. A slow link has a queue.
@@ -197,6 +201,8 @@ pub fn names(facts: &Facts) -> Outcome {
     )
 }
 
+/// Path MTU discovery goes no further.
+const ETHERNET: usize = 1_500;
 /// IPv6, UDP and native mode's own headers.
 const HEADERS: usize = 83;
 /// PPPoE, VLAN tags and mobile networks (1430 bytes and more) are usual.

@@ -78,7 +78,7 @@ fn takes_traffic(rule: &Rule, source_length: u8) -> bool {
 fn foreign(rule: &Rule, first: u32) -> Finding {
     let cause =
         format!("another program's rule {rule} precedes those of the tunnel ({first}): its traffic leaves beside it");
-    warning(cause, "ip rule shows it; end the other VPN, or give its rules priorities above 32001")
+    warning(cause, format!("ip rule shows it; end the other VPN, or give its rules priorities above {}", first + 1))
 }
 
 pub fn dns_leak(facts: &Facts) -> Outcome {

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
+use mpt_linux::netlink::Link;
+
 use super::*;
 use crate::config;
-use crate::control::report::{Report, TunnelReport};
+use crate::control::report::{PathReport, PeerReport, Report, TunnelReport};
 use crate::doctor::facts::{Config, Control, Socket, Wait};
 use crate::doctor::render::{Checked, Verdict};
 
@@ -71,6 +73,28 @@ fn properties_of_the_kernel_and_the_processor_are_found() {
         other => panic!("{other:?}"),
     };
     assert_eq!(with(&other), ["version"]);
+}
+
+#[test]
+fn a_path_is_narrow_by_comparison_with_what_it_is_probed_for() {
+    let find = |configured: Option<usize>, link_mtu: u32, carried: usize| {
+        let mut facts = facts();
+        let Config::Read(file) = &mut facts.config else { panic!("a file") };
+        file.mtu = configured.map(|mtu| file.port.map(|_| mtu));
+        let path = PathReport { name: "eth1".to_owned(), up: true, mtu_bytes: Some(carried), ..PathReport::default() };
+        let peer = PeerReport { name: "peer".to_owned(), paths: vec![path], ..PeerReport::default() };
+        let Control::Report(report) = &mut facts.control else { panic!("a report") };
+        report.peers.push(peer);
+        facts.network.links = vec![Link { index: 2, name: "eth1".to_owned(), mtu: link_mtu, up: true, running: true }];
+        names(&facts)
+    };
+    assert_eq!(find(None, 1_500, 1_250), ["path_mtu"]);
+    // A configured MTU, jumbo frames, PPPoE, and an interface that carries no more.
+    for (configured, link_mtu, carried) in
+        [(Some(1_280), 1_500, 1_280), (None, 9_000, 1_437), (None, 1_500, 1_429), (None, 1_300, 1_237)]
+    {
+        assert_eq!(find(configured, link_mtu, carried), [""; 0], "{configured:?} {link_mtu}");
+    }
 }
 
 #[test]
