@@ -414,3 +414,15 @@ fn a_bundle_has_no_keys_tokens_and_addresses() {
     let again = scene.run(Host::A, script, &arguments);
     assert!(!again.status.success() && text(&again.stderr).contains("File exists"), "{}", text(&again.stderr));
 }
+
+#[test]
+fn a_link_that_loses_much_is_not_taken_for_a_limit() {
+    let Some(scene) = Scene::build("doctor-loss") else { return };
+    scene.rig.hosts.change(0, "rate=40mbit,delay=5ms".parse().expect("a path"));
+    scene.rig.hosts.change(1, "rate=40mbit,delay=5ms,loss=45%".parse().expect("a path"));
+    let transfer = Transfer::start(&scene.rig, Family::V4);
+    scene.rig.wait_until("the path is left out for its loss", |rig| rig.path(Host::A, 1)["cause"] == "lossy");
+    let checked = scene.doctor(Host::A, "");
+    assert!(named(&checked, "warning").all(|name| name != "throttled"), "{checked:#}");
+    transfer.finish();
+}
