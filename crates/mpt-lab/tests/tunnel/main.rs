@@ -8,6 +8,7 @@ mod bypass;
 mod capture;
 mod carriage;
 mod detours;
+mod doctor;
 mod endings;
 mod enrolment;
 mod enrolment_refused;

@@ -55,6 +55,8 @@ pub(super) enum Command {
         #[arg(long, value_name = "DIR", default_value = "/etc/mpt-hooks.d")]
         directory: PathBuf,
     },
+    /// Check this host and a tunnel, and print the cause and the cure of each fault
+    Doctor(DoctorArgs),
     /// List the paths of a running tunnel, or take one up or down
     #[command(subcommand)]
     Path(PathCommand),
@@ -279,6 +281,19 @@ pub(super) struct ReportArgs {
     /// Print JSON; docs/guide/status.md explains the fields
     #[arg(long)]
     pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DoctorArgs {
+    /// The tunnel's interface, or its configuration file; default: the only tunnel
+    #[arg(value_name = "NAME|FILE")]
+    pub(super) target: Option<String>,
+    /// Print JSON; docs/guide/doctor.md lists the checks
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Write a folder for a bug report as well: status, configuration, journal, checks; without keys and addresses
+    #[arg(long, value_name = "DIR")]
+    pub(super) bundle: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

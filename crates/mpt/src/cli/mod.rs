@@ -28,10 +28,10 @@ use crate::config::File;
 use crate::config::model::FileFormat;
 use crate::control::Request;
 use crate::daemon::{config_files, name_servers};
-use crate::{enroll, hooks, web};
+use crate::{doctor, enroll, hooks, web};
 use arguments::{
-    Command, ConfigCommand, ConnectionArg, ConnectionOption, KillSwitchCommand, NameServersCommand, SetupCommand,
-    ShowCommand,
+    Command, ConfigCommand, ConnectionArg, ConnectionOption, DoctorArgs, KillSwitchCommand, NameServersCommand,
+    SetupCommand, ShowCommand,
 };
 
 /// Executes the command line; `up` runs a tunnel until it is down, and writes its event trace into a folder if there
@@ -50,6 +50,7 @@ pub fn run(cli: Cli, up: impl FnOnce(File, Option<&Path>) -> Result<(), Failure>
         Command::Watch(arguments) => watch::run(&arguments),
         Command::Web { listen, token_file } => web::run(listen, token_file.as_deref()),
         Command::Hooks { directory } => hooks::run(&directory),
+        Command::Doctor(DoctorArgs { target, json, bundle }) => doctor::run(target.as_deref(), json, bundle.as_deref()),
         Command::Path(command) => commands::path(command),
         Command::Peer(command) => commands::peer(command),
         Command::Setup(SetupCommand::Server(server)) => enroll::setup_server(server),

@@ -20,7 +20,7 @@ pub(super) fn with_leftover_state(name: &str, run: &RunDir, failure: Failure) ->
     let Ok(mut netlink) = Netlink::open() else { return failure };
     let rules = PolicyRouting::of(name).existing_rules(&mut netlink).unwrap_or_default();
     let routes = routes::stale_bypasses(name, run, &mut netlink).unwrap_or_default();
-    let blocks = policy_routing::is_kill_switch(&rules) || KillSwitch::of(name).is_active();
+    let blocks = is_blocking(name);
     if blocks || !rules.is_empty() || !routes.is_empty() || run.undo_file(name).exists() {
         run.leave_marker(name);
     }
@@ -30,6 +30,12 @@ pub(super) fn with_leftover_state(name: &str, run: &RunDir, failure: Failure) ->
     let holds = format!("the kill switch stays active until the tunnel is up again; `mpt down {name}` removes it");
     let hint = failure.hint.as_ref().map_or(holds.clone(), |hint| format!("{hint}; {holds}"));
     failure.hint(hint)
+}
+
+/// Returns true if a kill switch of the tunnel with this interface is active, as far as this user may know.
+pub fn is_blocking(interface: &str) -> bool {
+    let rules = Netlink::open().and_then(|mut netlink| PolicyRouting::of(interface).existing_rules(&mut netlink));
+    policy_routing::is_kill_switch(&rules.unwrap_or_default()) || KillSwitch::of(interface).is_active()
 }
 
 /// Removes what the tunnel with this interface left behind when it was killed. Returns true if there was anything.

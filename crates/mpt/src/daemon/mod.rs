@@ -38,7 +38,7 @@ pub(crate) mod nft;
 mod path_sockets;
 mod peers;
 mod pending;
-mod policy_routing;
+pub(crate) mod policy_routing;
 mod qlog;
 mod resolv_conf;
 pub(crate) mod resolver;
@@ -73,7 +73,7 @@ use event_loop::Driver;
 use gateway::Gateway;
 use handshake_clock::HandshakeClock;
 use interface_sync::InterfaceSync;
-pub use leftovers::{activate_kill_switch, clean_up};
+pub use leftovers::{activate_kill_switch, clean_up, is_blocking};
 use metering::Metering;
 use names::Names;
 use pending::PendingCommand;
@@ -188,7 +188,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
 }
 
 /// Returns the folder of files that outlive the tunnel.
-fn state_folder() -> PathBuf {
+pub(crate) fn state_folder() -> PathBuf {
     env::var_os("MPT_STATE_DIR").map_or_else(|| PathBuf::from("/var/lib/mpt"), PathBuf::from)
 }
 

@@ -24,15 +24,15 @@ use simple_dns::{CLASS, Name, Packet, PacketFlag, QTYPE, Question, TYPE};
 
 /// A name to look up, and the interfaces over which resolvers are queried if the main route has no answer.
 #[derive(Clone, Debug)]
-pub(super) struct Lookup {
-    pub(super) name: String,
-    pub(super) interfaces: Vec<String>,
+pub(crate) struct Lookup {
+    pub(crate) name: String,
+    pub(crate) interfaces: Vec<String>,
     /// Name servers in the tunnel, which are not queried.
-    pub(super) inside: Vec<IpAddr>,
+    pub(crate) inside: Vec<IpAddr>,
     /// The file from before the tunnel, if it has replaced `/etc/resolv.conf`.
-    pub(super) former: PathBuf,
+    pub(crate) former: PathBuf,
     /// The resolvers from before the tunnel, for a host whose other files list those in the tunnel alone.
-    pub(super) before: Vec<IpAddr>,
+    pub(crate) before: Vec<IpAddr>,
 }
 
 /// The result of a lookup: at least one address, or the reason why there is none.
@@ -93,7 +93,7 @@ impl AsFd for Resolver {
 }
 
 /// Queries the resolvers one after the other: over the main table's route, then over each interface.
-fn look_up(lookup: &Lookup, mark: Option<u32>) -> Result<Vec<IpAddr>, String> {
+pub(crate) fn look_up(lookup: &Lookup, mark: Option<u32>) -> Result<Vec<IpAddr>, String> {
     let read = |path: &Path| fs::read_to_string(path);
     let listed = resolvers(&read, &lookup.inside, &[Path::new(RESOLV_CONF), &lookup.former]);
     let resolvers = if listed.is_empty() { lookup.before.clone() } else { listed };
@@ -119,7 +119,7 @@ fn look_up(lookup: &Lookup, mark: Option<u32>) -> Result<Vec<IpAddr>, String> {
 }
 
 /// Returns the resolvers of this host.
-pub(super) fn of_host() -> Vec<IpAddr> {
+pub(crate) fn of_host() -> Vec<IpAddr> {
     resolvers(&|path| fs::read_to_string(path), &[], &[Path::new(RESOLV_CONF)])
 }
 
