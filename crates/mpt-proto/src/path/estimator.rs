@@ -206,9 +206,10 @@ impl PathEstimator {
         (self.delay.jitter() * 2).max(self.sent.max_reordering())
     }
 
-    /// Returns the round trip of nearly all packets, which is that of a flow that is delivered in order.
+    /// Returns the round trip of nearly all packets while the path is empty, which is that of a flow that is delivered
+    /// in order.
     pub fn in_order_rtt(&self) -> Duration {
-        self.rtt.smoothed() + self.delay_margin()
+        self.base_rtt().min(self.rtt.smoothed()) + self.delay_margin()
     }
 
     /// Returns the mean time of a packet in flight while the path is empty: the least mean of the last 10 s. By

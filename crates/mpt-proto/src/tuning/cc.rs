@@ -39,9 +39,6 @@ pub mod rate {
     /// with the path: the gap after unplugging a cable was 500 ms, not 190. 4 gains no throughput; 12 makes the gap
     /// long.
     pub const MAX_BURST_JITTERS: u32 = 8;
-    /// Time between the last packet of a probe and the packet whose arrival ends the wait for losses. The loss of a
-    /// packet shows when three later ones arrive.
-    pub const PROBE_VERDICT_TIME: Duration = Duration::from_millis(1);
     /// Rounds of cruising between probes: minimum, and maximum if probes cause loss (2 s at an RTT of 250 ms).
     pub const MIN_PROBE_INTERVAL: u32 = 1;
     pub const MAX_PROBE_INTERVAL: u32 = 8;
@@ -63,8 +60,6 @@ pub mod phase {
     /// Share of the base delay. With jitter, the minimum of many means is up to a tenth below the mean; see
     /// `path::estimator`.
     pub const MAX_DRAIN_JITTER: f64 = 0.1;
-    /// While the baseline loss is checked: a queue of 2 ms on a path of 20 ms drains within a round trip.
-    pub const CHECK_GAIN: f64 = 0.85;
     /// BBR's ProbeRTT cwnd gain: half of what is in flight.
     pub const PROBE_RTT_CWND_GAIN: f64 = 0.5;
     /// Pacing limits the rate here; the window only limits what is sent when ACKs stop. BBR has 2, which becomes queue
@@ -79,15 +74,9 @@ pub mod queue_estimate {
     /// A shorter queue cannot be distinguished from the spacing of ACKs.
     pub const MIN_QUEUE: Duration = Duration::from_millis(1);
     /// Least known size of a buffer. An overflow shows that it is short, whatever the spacing of ACKs.
-    pub const MIN_BUFFER: Duration = Duration::from_micros(100);
+    pub const MIN_BUFFER: Duration = Duration::from_micros(200);
     /// Users notice a longer queue (the lab's limit for added latency is 60 ms at the 99th percentile).
     pub const MAX_QUEUE: Duration = Duration::from_millis(25);
-    /// Rounds over which the longest queue is remembered: a probe comes every eight at the latest.
-    pub const PEAK_MEMORY: u32 = 16;
-    /// Round trips in which a queue drains while the pacing rate follows the estimate.
-    pub const DRAIN_ROUNDS: f64 = 4.0;
-    /// Upper bound of the reduction for it.
-    pub const MAX_EXCESS: f64 = 0.02;
     /// With jitter below RTT / 32 a rate measured over half a round trip is off by less than a tenth.
     pub const LOW_JITTER_DIVISOR: u32 = 32;
     /// Half of the 10 s after which a minimum expires; BBR's ProbeRTTInterval is 5 s, too.
@@ -121,13 +110,6 @@ pub mod loss {
     pub const BASELINE_MEMORY: f64 = 2_000.0;
     /// Upper bound of the baseline: above 30 % loss, sending more to compensate is not worthwhile.
     pub const MAX_BASELINE: f64 = 0.3;
-    /// Lost packets of a probe that may be an overflow.
-    pub const MIN_OVERFLOW: u64 = 3;
-    /// A baseline from this on is checked.
-    pub const MIN_DOUBTFUL: f64 = 0.01;
-    /// Cruises between two checks of the baseline: minimum, and maximum if checks confirm it.
-    pub const MIN_CHECK_INTERVAL: u32 = 16;
-    pub const MAX_CHECK_INTERVAL: u32 = 128;
     /// Lower bound of the loss fraction in the standard deviation: some loss is possible even if none was measured.
     pub const MIN_SIGMA_LOSS: f64 = 0.02;
 }

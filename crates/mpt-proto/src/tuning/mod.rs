@@ -26,6 +26,8 @@ pub enum Rule {
     AckDelay,
     /// Reserves the path with the lowest RTT for flows that send little, where it adds next to nothing to bulk.
     ReservedPath,
+    /// Reserves paths that add less to bulk than waiting for their packets costs.
+    NegligiblePaths,
     /// Lets a short transfer use a slow line alone while the other paths are in start-up and far away.
     StartupBacklog,
     /// Estimates the rate of a slow link from the delays of small and large datagrams before the link is filled.
@@ -79,6 +81,7 @@ impl Rule {
     pub const NAMES: &'static [(&'static str, Self)] = &[
         ("ack_delay", Self::AckDelay),
         ("reserved_path", Self::ReservedPath),
+        ("negligible_paths", Self::NegligiblePaths),
         ("startup_backlog", Self::StartupBacklog),
         ("link_rate", Self::LinkRate),
         ("duplicate_probes", Self::DuplicateProbes),

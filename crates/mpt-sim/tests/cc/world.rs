@@ -257,7 +257,8 @@ impl World {
                 return;
             }
             let rate = controller.pacing(path.id);
-            path.next_send = path.next_send.max(self.now - Duration::from_millis(1)) + rate.time_for(burst * DATAGRAM);
+            let late = Duration::from_millis(1).min(controller.max_burst_time(path.id));
+            path.next_send = path.next_send.max(self.now - late) + rate.time_for(burst * DATAGRAM);
             path.offered += burst;
             (0..burst).for_each(|_| self.transmit(peer, slot));
         }

@@ -113,6 +113,27 @@ fn the_second_path_is_measured_when_the_first_is_full() {
     assert!(rates(&net)[1] >= 80, "{:?}", rates(&net));
 }
 
+/// The rate of a path that was filled is known. Ten packets in a round trip of 0.2 ms would be 570 Mbit/s, and then
+/// waiting for this path always looked better than the other one: 11 % of the sum.
+#[test]
+fn a_far_path_is_used_beside_a_slow_one_without_delay() {
+    let paths = ["rate=13mbit,delay=0.1ms,queue=200ms", "rate=100mbit,delay=14ms,queue=20ms"];
+    let (goodput, shares, _) = tcp(SchedulerKind::Earliest, cc::ControllerKind::Rate, &paths);
+    assert!(goodput > 113.0 * SHARE * 0.9 && shares[1] > 0.8, "{goodput}, {shares:?}");
+}
+
+/// Duplicates fill the slow uplink at the beginning. Its queue is no part of the inner flow's round trip: ACKs that were
+/// spaced by it came 90 ms apart, and the flow had 45 Mbit/s.
+#[test]
+fn the_queue_of_a_slow_uplink_does_not_space_the_acks_of_the_other_path() {
+    let paths = [
+        "rate=691kbit,delay=23ms,queue=180000B | rate=190kbit,delay=23ms,queue=250000B",
+        "rate=98mbit,delay=10ms,queue=200ms | rate=22mbit,delay=10ms,queue=200ms",
+    ];
+    let (goodput, ..) = tcp(SchedulerKind::Earliest, cc::ControllerKind::Rate, &paths);
+    assert!(goodput > 98.0 * SHARE * 0.95, "{goodput}");
+}
+
 #[test]
 fn startup_ends_with_a_window_of_a_fractional_number_of_packets() {
     let paths = ["rate=10mbit,delay=50ms,queue=400ms", "rate=100mbit,queue=100ms"].map(|path| path.parse().unwrap());

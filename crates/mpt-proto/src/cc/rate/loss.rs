@@ -2,9 +2,7 @@
 //!
 //! A radio link loses packets at any rate; a full buffer or a policer drops only the excess. The first kind is measured
 //! while cruising without a queue, and is then expected. Only loss beyond it counts as congestion.
-use crate::tuning::cc::loss::{
-    BASELINE_MEMORY, MAX_BASELINE, MIN_BASELINE_PACKETS, MIN_DOUBTFUL, MIN_OVERFLOW, MIN_ROUND_PACKETS, MIN_SIGMA_LOSS,
-};
+use crate::tuning::cc::loss::{BASELINE_MEMORY, MAX_BASELINE, MIN_BASELINE_PACKETS, MIN_ROUND_PACKETS, MIN_SIGMA_LOSS};
 
 /// Loss on one path: the baseline fraction, and the counts of the current round.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,30 +66,6 @@ impl LossModel {
         let p = baseline.max(MIN_SIGMA_LOSS);
         let bound = total * (baseline + margin) + 3.0 * (total * p * (1.0 - p)).sqrt();
         self.lost as f64 > bound
-    }
-
-    /// Returns true if the baseline is high enough to be worth a check.
-    pub fn is_doubtful(&self) -> bool {
-        self.baseline_or_zero() >= MIN_DOUBTFUL
-    }
-
-    /// Processes the counts of packets that were sent below the bottleneck's rate. If clearly fewer are lost than the
-    /// baseline predicts, the baseline is overflow, and these counts replace it. Returns true in this case.
-    pub fn on_check(&mut self, acked: u64, lost: u64) -> bool {
-        let (total, baseline) = ((acked + lost) as f64, self.baseline_or_zero());
-        let sigma = (total * baseline * (1.0 - baseline)).sqrt();
-        let refuted = total >= MIN_ROUND_PACKETS && (lost as f64) < total * baseline - 2.0 * sigma;
-        if refuted {
-            (self.baseline_lost, self.baseline_total) = (lost as f64, total.max(MIN_BASELINE_PACKETS));
-        }
-        refuted
-    }
-
-    /// Returns true if of some packets clearly more were lost than the baseline predicts.
-    pub fn is_overflow(&self, acked: u64, lost: u64) -> bool {
-        let Some(baseline) = self.baseline() else { return false };
-        let (total, p) = ((acked + lost) as f64, baseline.max(MIN_SIGMA_LOSS / 4.0));
-        lost >= MIN_OVERFLOW && lost as f64 > total * baseline + 3.0 * (total * p * (1.0 - p)).sqrt()
     }
 
     /// Ends the round, or extends it if it has too few packets.

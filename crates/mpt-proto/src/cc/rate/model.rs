@@ -8,11 +8,10 @@ use super::phase::Phase;
 use super::queue_estimate::QueueEstimate;
 use crate::path::sample::{AckSample, LossSample};
 use crate::time::{Rate, Time};
-use crate::tuning::cc::loss::{MAX_CHECK_INTERVAL, MIN_CHECK_INTERVAL, MIN_ROUND_PACKETS};
 use crate::tuning::cc::rate::{
     BURST_PEAK_RATIO, FULL_PIPE_ROUNDS, INITIAL_WINDOW, LOSS_THRESHOLD, MAX_BURST_JITTERS, MAX_FIRST_FLIGHT_TIME,
     MAX_PROBE_INTERVAL, MIN_DRAIN_TIME, MIN_PROBE_INTERVAL, MIN_STARTUP_ACKS, MIN_WINDOW, PROBE_RTT_PACKETS,
-    PROBE_SUCCESS_RATIO, PROBE_VERDICT_TIME, STARTUP_LOSS_THRESHOLD, WINDOW_SLACK,
+    PROBE_SUCCESS_RATIO, STARTUP_LOSS_THRESHOLD, WINDOW_SLACK,
 };
 use crate::tuning::{Rule, Tuning};
 
@@ -36,56 +35,8 @@ pub struct PathModel {
     probe_succeeded: bool,
     /// Start and end of the last cruise; only loss of packets sent in it counts for the baseline.
     cruised: (Time, Time),
-    check: LossCheck,
-    /// The packets of the last probe, until its verdict.
-    probe: Option<SentInterval>,
     /// CE marks on packets sent before this time belong to a reduction already made.
     recovery_start: Time,
-}
-
-/// Counts of the packets that were sent in an interval.
-#[derive(Clone, Copy, Debug)]
-struct SentInterval {
-    from: Time,
-    until: Time,
-    acked: u64,
-    lost: u64,
-}
-
-impl SentInterval {
-    fn new(from: Time, until: Time) -> Self {
-        Self { from, until, acked: 0, lost: 0 }
-    }
-
-    fn contains(&self, sent: Time) -> bool {
-        self.from <= sent && sent <= self.until
-    }
-
-    fn on_acked(&mut self, sent: Time, packets: u64) {
-        self.acked += if self.contains(sent) { packets } else { 0 };
-    }
-
-    fn on_lost(&mut self, sent: Time, packets: u64) {
-        self.lost += if self.contains(sent) { packets } else { 0 };
-    }
-}
-
-/// A check of the baseline loss by packets sent below the bottleneck's rate.
-#[derive(Clone, Copy, Debug, Default)]
-struct LossCheck {
-    /// The packets, while it runs.
-    sent: Option<SentInterval>,
-    /// Cruises since the last check, and between two checks.
-    cruises: u32,
-    interval: u32,
-}
-
-impl LossCheck {
-    /// Ends it: checks that confirm the baseline become rare.
-    fn end(&mut self, refuted: bool) {
-        let interval = if refuted { 0 } else { self.interval * 2 };
-        *self = Self { interval: interval.clamp(MIN_CHECK_INTERVAL, MAX_CHECK_INTERVAL), ..Self::default() };
-    }
 }
 
 impl PathModel {
@@ -103,8 +54,6 @@ impl PathModel {
             never_filled: true,
             probe_succeeded: false,
             cruised: (Time::START, Time::START),
-            check: LossCheck::default(),
-            probe: None,
             recovery_start: Time::START,
         }
     }
@@ -112,11 +61,6 @@ impl PathModel {
     pub fn on_ack(&mut self, ack: &AckSample) {
         self.delay.on_ack(ack, self.time_for(2));
         self.loss.on_acked(ack.packets, self.was_cruising(ack.newest_sent));
-        for interval in self.check.sent.iter_mut().chain(&mut self.probe) {
-            interval.on_acked(ack.newest_sent, ack.packets);
-        }
-        self.check_baseline(ack);
-        self.check_probe(ack);
         self.acks = self.acks.saturating_add(1);
         if let (Phase::Startup { .. }, Some(rate)) = (self.phase, ack.link_rate) {
             self.bandwidth.set_initial(rate);
@@ -132,9 +76,6 @@ impl PathModel {
 
     pub fn on_loss(&mut self, loss: &LossSample) {
         self.loss.on_lost(loss.packets, self.was_cruising(loss.newest_sent));
-        for interval in self.check.sent.iter_mut().chain(&mut self.probe) {
-            interval.on_lost(loss.newest_sent, loss.packets);
-        }
     }
 
     pub fn on_spurious_loss(&mut self, packets: u64) {
@@ -162,9 +103,6 @@ impl PathModel {
             Phase::Startup { .. } => self.sending_rate().max(first),
             // Losses without any ACK ended Startup, so there is no rate yet.
             _ if self.bottleneck().is_none() => first,
-            Phase::CheckLoss { .. } => self.bandwidth.rate(),
-            Phase::Cruise { .. } => self.sending_rate() * (1.0 - self.delay.excess()),
-            Phase::Drain { .. } => self.bandwidth.rate() * (1.0 - self.delay.excess()),
             _ => self.sending_rate(),
         };
         Rate::from_bytes((rate * self.phase.gain()) as u64)
@@ -229,8 +167,6 @@ impl PathModel {
         match self.phase {
             Phase::Drain { low_since } => self.check_drain(ack, low_since),
             Phase::ProbeRtt { half, low_since } => self.check_probe_rtt(ack, half, low_since),
-            Phase::CheckLoss { until } if ack.now >= until => self.enter_cruise(ack.now),
-            Phase::CheckLoss { .. } => {}
             Phase::Startup { .. } if self.acks < MIN_STARTUP_ACKS => {}
             Phase::Startup { .. } if ack.app_limited && queue <= target * 2 => {}
             Phase::Startup { .. } if self.is_bursty(ack) => {}
@@ -249,25 +185,6 @@ impl PathModel {
             Phase::Probe { .. } => {}
             Phase::Await { since, .. } if ack.newest_sent >= since => self.enter_drain(),
             Phase::Await { .. } => {}
-        }
-    }
-
-    /// Ends a check of the baseline loss when later packets arrive.
-    fn check_baseline(&mut self, ack: &AckSample) {
-        if let Some(sent) = self.check.sent.filter(|sent| ack.newest_sent > sent.until + self.delay.srtt() / 4) {
-            let refuted = self.loss.on_check(sent.acked, sent.lost);
-            self.check.end(refuted);
-        }
-    }
-
-    /// Finds out when later packets arrive whether a probe overflowed the buffer. If so, the next probes are shorter
-    /// and rarer.
-    fn check_probe(&mut self, ack: &AckSample) {
-        if let Some(sent) = self.probe.take_if(|sent| ack.newest_sent > sent.until + PROBE_VERDICT_TIME)
-            && self.loss.is_overflow(sent.acked, sent.lost)
-        {
-            self.delay.on_overflow();
-            self.probe_interval = (self.probe_interval * 2).min(MAX_PROBE_INTERVAL);
         }
     }
 
@@ -320,11 +237,7 @@ impl PathModel {
             Phase::Startup { best, flat } => self.check_full_pipe(best, flat),
             Phase::Cruise { rounds: 0 } => self.enter_probe(ack.now),
             Phase::Cruise { rounds } => self.phase = Phase::Cruise { rounds: rounds - 1 },
-            Phase::Drain { .. }
-            | Phase::ProbeRtt { .. }
-            | Phase::CheckLoss { .. }
-            | Phase::Probe { .. }
-            | Phase::Await { .. } => {}
+            Phase::Drain { .. } | Phase::ProbeRtt { .. } | Phase::Probe { .. } | Phase::Await { .. } => {}
         }
     }
 
@@ -372,7 +285,7 @@ impl PathModel {
         if !self.delay.is_low_jitter() && !std::mem::replace(&mut self.probe_succeeded, true) {
             return self.enter_probe(ack.now);
         }
-        (self.probe_interval, self.probed, self.probe) = (MIN_PROBE_INTERVAL, false, None);
+        (self.probe_interval, self.probed) = (MIN_PROBE_INTERVAL, false);
         self.phase = Phase::Startup { best: self.bandwidth.rate(), flat: 0 };
     }
 
@@ -388,32 +301,19 @@ impl PathModel {
     fn enter_cruise(&mut self, now: Time) {
         self.never_filled = false;
         (self.probed, self.probe_succeeded, self.cruised) = (false, false, (now, now));
-        self.check.cruises += 1;
-        if self.loss.is_doubtful() && self.check.sent.is_none() && self.check.cruises >= self.check.interval {
-            return self.enter_check_loss(now);
-        }
         self.phase = Phase::Cruise { rounds: self.probe_interval - 1 };
-    }
-
-    /// Lets the queue drain for half of a round trip, then counts for one, and for as many packets as a verdict needs.
-    fn enter_check_loss(&mut self, now: Time) {
-        let from = now + self.delay.srtt() / 2;
-        let until = from + self.delay.srtt().max(self.time_for(MIN_ROUND_PACKETS as u64));
-        self.check.sent = Some(SentInterval::new(from, until));
-        self.phase = Phase::CheckLoss { until };
     }
 
     fn enter_probe(&mut self, now: Time) {
         self.probed = true;
         let until = now + Phase::probe_duration(self.delay.target(), self.delay.base());
-        self.probe = Some(SentInterval::new(now, until));
         self.phase = Phase::Probe { until, from: self.bandwidth.rate() };
     }
 
     /// Returns true if a packet sent at `sent` was sent while cruising without a queue.
     fn was_cruising(&self, sent: Time) -> bool {
         let (from, until) = self.cruised;
-        from <= sent && sent <= until && self.delay.is_far_from_overflow()
+        from <= sent && sent <= until && self.delay.is_empty()
     }
 
     /// Returns the serialization delay of `packets` full packets at the bottleneck.

@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::queue_estimate::QueueEstimate;
 use crate::time::Time;
 use crate::tuning::cc::phase::{
-    CHECK_GAIN, CRUISE_CWND_GAIN, MAX_DRAIN_JITTER, PROBE_GAIN, PROBE_RTT_CWND_GAIN, STARTUP_CWND_GAIN, STARTUP_GAIN,
+    CRUISE_CWND_GAIN, MAX_DRAIN_JITTER, PROBE_GAIN, PROBE_RTT_CWND_GAIN, STARTUP_CWND_GAIN, STARTUP_GAIN,
 };
 
 /// The phase of a path.
@@ -38,11 +38,6 @@ pub enum Phase {
         half: bool,
         /// Since when the bytes in flight have been that low.
         low_since: Option<Time>,
-    },
-    /// Sends less than the bottleneck's rate: loss that remains is not overflow.
-    CheckLoss {
-        /// Time at which it ends.
-        until: Time,
     },
     /// Sends at the estimated rate for `rounds` more rounds (BBR's ProbeBW_CRUISE).
     Cruise {
@@ -71,7 +66,6 @@ impl Phase {
         match self {
             Self::Startup { .. } => STARTUP_GAIN,
             Self::Probe { .. } => PROBE_GAIN,
-            Self::CheckLoss { .. } => CHECK_GAIN,
             Self::Drain { .. } | Self::ProbeRtt { .. } | Self::Cruise { .. } | Self::Await { .. } => 1.0,
         }
     }
@@ -87,7 +81,7 @@ impl Phase {
             Self::ProbeRtt { half: false, .. } => {
                 (base - delay.empty_threshold().as_secs_f64() * 2.0).max(base * PROBE_RTT_CWND_GAIN)
             }
-            Self::CheckLoss { .. } | Self::Cruise { .. } | Self::Probe { .. } | Self::Await { .. } => {
+            Self::Cruise { .. } | Self::Probe { .. } | Self::Await { .. } => {
                 delay.flight_time() * CRUISE_CWND_GAIN + delay.target().as_secs_f64()
             }
         }

@@ -11,8 +11,7 @@ use crate::path::sample::AckSample;
 use crate::time::Time;
 use crate::tuning::cc::pacing::BURST_TIME;
 use crate::tuning::cc::queue_estimate::{
-    DRAIN_ROUNDS, HALF_WINDOW_INTERVAL, LOW_JITTER_DIVISOR, MAX_EXCESS, MAX_QUEUE, MIN_BUFFER, MIN_QUEUE, PEAK_MEMORY,
-    PROBE_RTT_INTERVAL,
+    HALF_WINDOW_INTERVAL, LOW_JITTER_DIVISOR, MAX_QUEUE, MIN_BUFFER, MIN_QUEUE, PROBE_RTT_INTERVAL,
 };
 use crate::tuning::path::rtt::INITIAL_RTT;
 
@@ -29,8 +28,6 @@ pub struct QueueEstimate {
     two_packets: Duration,
     /// Three quarters of the buffer's queue when it last overflowed.
     buffer_limit: Duration,
-    /// Longest queue of the last rounds.
-    peak: Duration,
     round_max: Duration,
     round_min: Duration,
     /// Sum and number of the queue samples of the round.
@@ -52,7 +49,6 @@ impl QueueEstimate {
             standing_queue: Duration::ZERO,
             two_packets: Duration::ZERO,
             buffer_limit: MAX_QUEUE,
-            peak: Duration::ZERO,
             round_max: Duration::ZERO,
             round_min: Duration::MAX,
             round_sum: (Duration::ZERO, 0),
@@ -65,7 +61,6 @@ impl QueueEstimate {
     pub fn on_ack(&mut self, ack: &AckSample, two_packets: Duration) {
         (self.srtt, self.base_rtt, self.sojourn) = (ack.srtt, ack.base_rtt, ack.sojourn);
         (self.jitter, self.queue, self.two_packets) = (ack.jitter, ack.queue, two_packets);
-        self.peak = self.peak.max(self.queue);
         self.round_max = self.round_max.max(self.queue());
         self.round_min = self.round_min.min(self.queue);
         self.round_sum = (self.round_sum.0 + self.queue, self.round_sum.1 + 1);
@@ -78,18 +73,16 @@ impl QueueEstimate {
     /// Ends a round: the buffer limit grows slowly, a standing queue that shrank decays quickly.
     pub fn end_round(&mut self) {
         self.buffer_limit = (self.buffer_limit + self.buffer_limit / 32).min(MAX_QUEUE);
-        self.peak -= self.peak / PEAK_MEMORY;
         let standing = if self.is_low_jitter() { self.round_min } else { self.round_mean() };
         self.standing_queue -= self.standing_queue.saturating_sub(standing) / 8;
         (self.round_min, self.round_max, self.round_sum) = (Duration::MAX, Duration::ZERO, (Duration::ZERO, 0));
     }
 
-    /// Records a buffer overflow: the buffer holds about the round's maximum queue.
+    /// Records a buffer overflow: the buffer holds about the round's maximum queue. A shorter one than [`MIN_QUEUE`]
+    /// shows only with low jitter.
     pub fn on_overflow(&mut self) {
-        self.buffer_limit = match self.is_low_jitter() {
-            true => (self.round_max.min(self.buffer_limit) * 3 / 4).clamp(MIN_BUFFER, MAX_QUEUE),
-            false => (self.round_max * 3 / 4).clamp(MIN_QUEUE, MAX_QUEUE),
-        };
+        let least = if self.is_low_jitter() { MIN_BUFFER } else { MIN_QUEUE };
+        self.buffer_limit = (self.round_max * 3 / 4).clamp(least, MAX_QUEUE);
     }
 
     /// Records that ProbeRTT drained our short queue; the standing queue stays as it is.
@@ -180,22 +173,6 @@ impl QueueEstimate {
         self.queue <= self.empty_threshold()
     }
 
-    /// Returns true if a loss now is not due to an overflow: the queue is empty, and far from the longest of the last
-    /// rounds, because a buffer may hold less than the empty threshold.
-    pub fn is_far_from_overflow(&self) -> bool {
-        self.is_empty() && (!self.is_low_jitter() || self.queue <= self.peak / 2)
-    }
-
-    /// Returns the fraction by which to send less than the bottleneck's rate, so that our queue is gone after
-    /// [`DRAIN_ROUNDS`].
-    pub fn excess(&self) -> f64 {
-        if !self.is_low_jitter() {
-            return 0.0;
-        }
-        let queue = self.queue().saturating_sub(self.jitter * 2).as_secs_f64();
-        (queue / self.base().as_secs_f64() / DRAIN_ROUNDS).min(MAX_EXCESS)
-    }
-
     fn target_queue(&self) -> Duration {
         let least = MIN_QUEUE.min(self.buffer_limit).max(self.two_packets.min(MAX_QUEUE));
         (self.base() / 4).min(self.buffer_limit).max(least)
@@ -242,5 +219,16 @@ mod tests {
             delay.end_round();
         }
         assert!(delay.base() < ms(81), "{:?}", delay.base());
+    }
+
+    #[test]
+    fn a_short_buffer_bounds_the_target_and_bursts_and_grows_again() {
+        let mut delay = delay(20, 2, 0);
+        let long = delay.target();
+        delay.on_overflow();
+        assert_eq!(delay.max_burst_time(), Duration::from_micros(750));
+        assert!(delay.target() < long / 2, "{:?}", delay.target());
+        (0..200).for_each(|_| delay.end_round());
+        assert_eq!(delay.target(), long);
     }
 }

@@ -56,7 +56,8 @@ impl Native {
         let srtt = rtt.smoothed();
         // A few packets show little of a path: before it was filled, its rate is at least an initial window each round
         // trip.
-        let min_rate = Rate::of(INITIAL_WINDOW, srtt.max(Duration::from_millis(1)));
+        let is_known = !self.cc.never_filled(id);
+        let min_rate = if is_known { Rate::ZERO } else { Rate::of(INITIAL_WINDOW, srtt.max(Duration::from_millis(1))) };
         let rate = self.cc.bottleneck(id).unwrap_or(self.cc.pacing(id)).max(min_rate);
         let paced = path.next_send.since(now);
         let missing = self.datagram().saturating_sub(room);
@@ -217,7 +218,10 @@ impl Native {
             paths().any(|path| grows(path) && !is_slow(path) && (always || path.delay < longest))
         };
         let is_negligible = |path: &PathSnapshot| {
-            path.rate.bytes() * NEGLIGIBLE_RATIO < total && !grows(path) && !self.cc.never_filled(path.id)
+            self.tuning.has(Rule::NegligiblePaths)
+                && path.rate.bytes() * NEGLIGIBLE_RATIO < total
+                && !grows(path)
+                && !self.cc.never_filled(path.id)
         };
         let is_reserved =
             |path: &PathSnapshot| path.rate.bytes() * RESERVED_RATIO < total || is_slow(path) && has_alternative(path);
