@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 30
-.PHONY: all demo test check docs wasm deny msrv miri asan fuzz packages check-packages release prerequisites clean
+.PHONY: all demo test check docs wasm deny msrv miri asan fuzz deb packages check-packages release prerequisites clean
 
 all:
 	$(CARGO) build --release
@@ -79,6 +79,11 @@ fuzz:
 	  mkdir -p corpus/$$target && \
 	  cargo +nightly fuzz run $$target corpus/$$target seeds/$$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
 	done
+
+# Makes the Debian packages of this host's architecture, mpt and mpt-lab, in target/packages. Needs no cross compiler.
+deb:
+	$(CARGO) build --release -p mpt -p mpt-lab
+	./scripts/build-deb
 
 # Makes target/packages: Debian packages, rpms, static tarballs, an image, SBOMs and SHA256SUMS, for the architectures in
 # PACKAGES (amd64 arm64 armhf i386).
