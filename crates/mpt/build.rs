@@ -1,4 +1,4 @@
-//! Sets `MPT_VERSION` for `mpt --version` and `mpt-lab --version`: the version, and in a release build the commit as well.
+//! Sets `MPT_VERSION` for `mpt --version` and `mpt-lab --version`: the version, and in a release build the commit.
 //! The commit is in `packaging/commit` of a source archive, and git returns it in a repository.
 //!
 //! Other builds carry no commit, because each commit would then compile the crate and all its tests again.
