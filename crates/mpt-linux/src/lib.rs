@@ -3,7 +3,8 @@
 //! Everything here is synchronous, single-threaded and non-blocking. [`Tun`] reads and writes inner packets, many per
 //! call where the kernel supports it; [`udp::Socket`] sends and receives batches of datagrams; [`netlink`] queries and
 //! changes links, addresses, routes and rules, and reports changes by others; [`Reactor`] waits for all of them, for
-//! signals and for a deadline, and owns the only clock; [`privilege`] drops the rights of root, and prevents core
+//! signals and for a deadline, and owns the only clock of the tunnel; [`clock`] reads whether the host's is kept right;
+//! [`privilege`] drops the rights of root, and prevents core
 //! dumps; [`suspend`] detects suspends and copies of the host. Every offload has a fallback that handles one packet at
 //! a time, used when the kernel lacks the feature or rejects it at run time.
 //!
@@ -11,6 +12,7 @@
 //! User-visible errors are [`Error`]: operation, object, cause and hint.
 #![deny(unsafe_op_in_unsafe_fn)]
 
+pub mod clock;
 mod error;
 pub mod netlink;
 pub mod privilege;

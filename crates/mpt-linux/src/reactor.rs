@@ -137,7 +137,8 @@ impl Clock {
     }
 }
 
-/// A descriptor that delivers SIGINT, SIGTERM and SIGHUP.
+/// A descriptor that delivers SIGINT, SIGTERM and SIGHUP. SIGUSR1 and SIGUSR2, which would end the process without
+/// cleaning up, have no effect.
 #[derive(Debug)]
 pub struct Signals(SignalFd);
 
@@ -153,10 +154,12 @@ pub enum Signal {
 }
 
 impl Signals {
-    /// Blocks the default action of the three signals. Call it before other threads start: a thread without this signal
+    /// Blocks the default action of the signals. Call it before other threads start: a thread without this signal
     /// mask would be killed by them.
     pub fn open() -> Result<Self, Error> {
-        let mask = SigSet::from_iter([SystemSignal::SIGINT, SystemSignal::SIGTERM, SystemSignal::SIGHUP]);
+        let without_effect = [SystemSignal::SIGUSR1, SystemSignal::SIGUSR2];
+        let handled = [SystemSignal::SIGINT, SystemSignal::SIGTERM, SystemSignal::SIGHUP];
+        let mask = SigSet::from_iter(handled.into_iter().chain(without_effect));
         mask.thread_block()
             .and_then(|()| SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC))
             .map(Self)
@@ -265,6 +268,10 @@ mod tests {
         reactor.add(&signals, Token(1), Interest::Read).unwrap();
         assert_eq!(signals.next_signal().unwrap(), None);
 
+        nix::sys::signal::raise(SystemSignal::SIGUSR1).unwrap();
+        nix::sys::signal::raise(SystemSignal::SIGUSR2).unwrap();
+        let skipped = [signals.next_signal().unwrap(), signals.next_signal().unwrap(), signals.next_signal().unwrap()];
+        assert_eq!(skipped, [None; 3]);
         nix::sys::signal::raise(SystemSignal::SIGHUP).unwrap();
 
         let mut ready = Vec::new();

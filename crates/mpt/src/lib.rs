@@ -6,6 +6,7 @@ pub mod cli;
 pub mod config;
 pub mod control;
 pub mod daemon;
+mod doctor;
 pub mod enroll;
 mod failure;
 mod figures;

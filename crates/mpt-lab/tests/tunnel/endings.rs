@@ -31,6 +31,10 @@ fn every_exit_leaves_nothing_behind_and_the_next_tunnel_starts() {
         assert_eq!(tunnel_state(&rig), "", "{signal}");
         rig.start(&plan());
     }
+    // Signals without a meaning change nothing.
+    let pid = fs::read_to_string(rig.run_dir(Host::A).join("mpt0.lock")).expect("a lock");
+    rig.hosts.a.sh(&format!("kill -USR1 {0}; kill -USR2 {0}", pid.trim())).expect("signals");
+    rig.wait_for_answer(&[], Family::V4, "after SIGUSR1 and SIGUSR2");
     assert!(rig.mpt(Host::A, &["down"]).status.success());
     assert_eq!(tunnel_state(&rig), "", "when mpt down returns, all is done");
     assert!(rig.wait_for_end(Host::A).success());

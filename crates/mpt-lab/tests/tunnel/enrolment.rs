@@ -176,7 +176,8 @@ enable|start)
         runs || { echo "Job for $unit failed." >&2; exit 1; }
         sleep 0.02
     done
-    sed -n 's/^ExecStartPost=-+//p' "/etc/systemd/system/$unit.d/"*.conf 2>/dev/null | sh ;;
+    sed -n 's/^ExecStartPost=+//p' "/etc/systemd/system/$unit.d/"*.conf 2>/dev/null |
+        sed "s|/usr/bin/mpt|$MPT|; s|/etc/mpt/%i|$MPT_CONFIG_DIR/$name|" | sh ;;
 disable)
     runs && kill "$(cat "$pid")"
     while runs; do sleep 0.02; done
@@ -328,7 +329,7 @@ fn the_capabilities_and_the_filter_of_the_unit_suffice_for_the_enrolment() {
 
 /// The folder in `/run` shows that systemd-resolved runs.
 #[test]
-fn a_site_reaches_the_internet_and_the_name_servers_through_the_server_with_a_flag() {
+fn a_site_and_its_lan_reach_the_internet_and_the_name_servers_through_the_server_with_flags() {
     let Some(scene) = Scene::build("join-internet") else { return };
     let _far = crate::internet::internet(&scene.rig);
     let line = scene.set_up(&["--dns", "198.51.100.53,2001:db8:99::53"]);
@@ -336,7 +337,13 @@ fn a_site_reaches_the_internet_and_the_name_servers_through_the_server_with_a_fl
     let resolvectl = scene.path("resolvectl");
     fs::write(&resolvectl, "#!/bin/sh\necho \"$*\" >> \"$FOLDER/name-servers\"\n").expect("a program");
     fs::set_permissions(&resolvectl, fs::Permissions::from_mode(0o755)).expect("its mode");
-    let joined = scene.run_after(Host::A, "mkdir /run/systemd/resolve", &[&join[..], &["--default-route"]].concat());
+    for wrong in ["mpt0", "lo", "an interface"] {
+        let refused = scene.run(Host::A, &[&join[..], &["--default-route", "--share", wrong]].concat());
+        assert_fails(&refused, &["--share", wrong, "is no interface with other hosts"]);
+    }
+    assert_eq!(scene.files(Host::A), [""; 0]);
+    let flags = ["--default-route", "--share", "lan0", "--share", "lan1"];
+    let joined = scene.run_after(Host::A, "mkdir /run/systemd/resolve", &[&join[..], &flags].concat());
     assert!(joined.status.success(), "{}", text(&joined.stderr));
     for far in crate::internet::FAR {
         scene.rig.wait_until("the Internet answers", |rig| crate::internet::reaches(rig, far));
@@ -344,9 +351,17 @@ fn a_site_reaches_the_internet_and_the_name_servers_through_the_server_with_a_fl
     let route = scene.rig.hosts.a.sh("ip route get 198.51.100.2").expect("a route");
     assert!(route.contains("dev mpt0"), "{route}");
     let name_servers = fs::read_to_string(scene.path("name-servers")).expect("calls");
-    assert_eq!(name_servers, "dns mpt0 198.51.100.53 2001:db8:99::53\ndomain mpt0 ~.\n");
-    assert!(scene.run(Host::A, &["setup", "undo"]).status.success());
+    // Once by the tunnel, which is root's here, and once by the drop-in.
+    assert_eq!(name_servers, "dns mpt0 198.51.100.53 2001:db8:99::53\ndomain mpt0 ~.\n".repeat(2));
+    let files = scene.files(Host::A);
+    for drop_in in ["gateway.conf", "name-servers.conf"] {
+        assert!(files.iter().any(|file| file.ends_with(&format!("mpt@mpt0.service.d/{drop_in}"))), "{files:?}");
+    }
+    let table = scene.rig.hosts.a.sh("nft list table inet mpt_mpt0").expect("a table");
+    assert!(table.contains(r#"iifname { "lan0", "lan1" } oifname "mpt0" masquerade"#), "{table}");
+    assert!(scene.run_after(Host::A, "mkdir /run/systemd/resolve", &["setup", "undo"]).status.success());
     assert_eq!(scene.files(Host::A), [""; 0]);
+    assert_eq!(scene.rig.hosts.a.sh("nft list tables").expect("tables"), "");
 }
 
 #[test]

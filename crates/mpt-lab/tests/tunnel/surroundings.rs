@@ -89,6 +89,22 @@ fn forwarding_that_another_program_switches_off_is_on_again() {
 }
 
 #[test]
+fn an_interface_without_a_route_to_the_peer_is_no_path() {
+    let Some(mut rig) = Rig::build("no-route", &TWO[..1]) else { return };
+    let lan = "link add lan0 type veth peer name lan1\nlink set lan0 up\nlink set lan1 up\n\
+               address add 10.50.0.1/24 dev lan0\naddress add fd50::1/64 dev lan0 nodad";
+    rig.hosts.a.ip(lan).expect("a network");
+    sh(&rig.hosts.a, "ip route add default via 192.168.11.2; ip -6 route add default via fd00:1::2");
+    sh(&rig.hosts.b, "ip address add 2001:db8::7/128 dev lo; ip address add 198.51.100.7/32 dev lo");
+    rig.launch_with(Host::B, &Native::responder().text());
+    for remote in ["2001:db8::7", "198.51.100.7"] {
+        rig.launch_with(Host::A, &Native::initiator(&format!("remote = \"{remote}\"")).text());
+        rig.wait_until_up(Host::A, &["eth1"]);
+        assert_eq!(path_names(&rig, Host::A), ["eth1"], "{remote}");
+    }
+}
+
+#[test]
 fn both_ends_log_why_they_do_not_connect() {
     let Some(mut rig) = Rig::build("reasons", &TWO[..1]) else { return };
     rig.launch_with(Host::B, &Native::responder().text());

@@ -132,17 +132,21 @@ impl Netlink {
 
 impl Netlink {
     /// Returns true if a route exists from local address `from` through `device` to `to`. Excludes the kernel's
-    /// fallback, which sends by the bound device without any route.
+    /// fallback, which sends by the bound device without any route, and its answer about another device, to a question
+    /// about IPv6 with a source address.
     pub fn reaches(&mut self, to: IpAddr, from: IpAddr, device: u32) -> Result<bool, Error> {
         let mut question = query(to, Some(device), self.1);
         question.header.source_prefix_length = question.header.destination_prefix_length;
         question.header.flags = RouteFlags::LookupTable;
         question.attributes.push(RouteAttribute::Source(from.into()));
         match self.0.exchange(RouteNetlinkMessage::GetRoute(question), NLM_F_ACK) {
-            Err(refusal) if refusal.is_errno(&[libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EINVAL, libc::EACCES]) => Ok(false),
+            Err(refusal) if refusal.is_errno(&[libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EINVAL, libc::EACCES]) => {
+                Ok(false)
+            }
             Err(refusal) => Err(refusal.into_error(format!("look up the route to {to} from {from}"))),
             Ok(answers) => Ok(answers.iter().any(|answer| {
-                matches!(answer, RouteNetlinkMessage::NewRoute(route) if route.header.table != libc::RT_TABLE_UNSPEC)
+                matches!(answer, RouteNetlinkMessage::NewRoute(route)
+                    if route.header.table != libc::RT_TABLE_UNSPEC && links_of(route).contains(&device))
             })),
         }
     }

@@ -40,12 +40,21 @@ impl Netlink {
 
     /// Returns the rules of one IP version that match this mark or its absence.
     pub fn rules_for_mark(&mut self, mark: u32, ipv6: bool) -> Result<Vec<Rule>, Error> {
+        let rules = self.rules(ipv6)?.into_iter().map(|(rule, _)| rule);
+        Ok(rules.filter(|rule| (rule.mark, rule.ipv6) == (Some(mark), ipv6)).collect())
+    }
+
+    /// Returns all rules of one IP version, each with the length of the source prefix that it matches.
+    pub fn rules(&mut self, ipv6: bool) -> Result<Vec<(Rule, u8)>, Error> {
         let mut question = RuleMessage::default();
         question.header.family = family(ipv6);
         let answers = self.0.exchange(RouteNetlinkMessage::GetRule(question), NLM_F_DUMP);
         let answers = answers.map_err(|refusal| refusal.into_error("list rules"))?;
-        let rule = |answer| if let RouteNetlinkMessage::NewRule(rule) = answer { Some(parse(&rule)) } else { None };
-        Ok(answers.into_iter().filter_map(rule).filter(|rule| (rule.mark, rule.ipv6) == (Some(mark), ipv6)).collect())
+        let rule = |answer| match answer {
+            RouteNetlinkMessage::NewRule(rule) => Some((parse(&rule), rule.header.src_len)),
+            _ => None,
+        };
+        Ok(answers.into_iter().filter_map(rule).collect())
     }
 
     /// Removes a rule.

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 pub mod capability;
+pub mod clock;
 mod control;
 pub mod epoll;
 pub mod filter;

@@ -109,6 +109,12 @@ impl Socket {
         self.local
     }
 
+    /// Returns the bytes of the receive buffer in the unit of the request; the kernel has doubled it.
+    pub fn receive_buffer(&self) -> Result<usize, Error> {
+        let size = socket::getsockopt(&self.fd, sockopt::RcvBuf);
+        Ok(size.map_err(|errno| Error::new("read the size of a receive buffer", errno))? / 2)
+    }
+
     /// Returns the offload state of sending.
     pub fn gso(&self) -> Offload {
         self.gso

@@ -3,7 +3,7 @@
 //! Commands of the original MPT take its arguments; a command that exists in both takes both forms.
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -55,6 +55,8 @@ pub(super) enum Command {
         #[arg(long, value_name = "DIR", default_value = "/etc/mpt-hooks.d")]
         directory: PathBuf,
     },
+    /// Check this host and a tunnel, and print the cause and the cure of each fault
+    Doctor(DoctorArgs),
     /// List the paths of a running tunnel, or take one up or down
     #[command(subcommand)]
     Path(PathCommand),
@@ -144,7 +146,16 @@ pub(super) enum Command {
         /// The file is a configuration directory of the original MPT
         #[arg(long)]
         legacy: bool,
+        /// The tunnel's interface
+        #[arg(long)]
+        interface: String,
+        /// The name servers of the configuration at the start
+        #[arg(long)]
+        dns: Vec<IpAddr>,
     },
+    /// Change the name servers of this host: for units of systemd, and for other commands
+    #[command(subcommand, hide = true)]
+    NameServers(NameServersCommand),
     /// Write man pages or shell completions into a directory
     #[command(hide = true)]
     Generate {
@@ -153,6 +164,16 @@ pub(super) enum Command {
         /// The directory, which must exist
         directory: PathBuf,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum NameServersCommand {
+    /// Set those of a configuration
+    Set { file: PathBuf },
+    /// Restore those from before
+    Restore { file: PathBuf },
+    /// Restore those from before a tunnel that was killed, after a line on standard input
+    LeftBehind { interface: String },
 }
 
 #[derive(Debug, Args)]
@@ -260,6 +281,19 @@ pub(super) struct ReportArgs {
     /// Print JSON; docs/guide/status.md explains the fields
     #[arg(long)]
     pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DoctorArgs {
+    /// The tunnel's interface, or its configuration file; default: the only tunnel
+    #[arg(value_name = "NAME|FILE")]
+    pub(super) target: Option<String>,
+    /// Print JSON; docs/guide/doctor.md lists the checks
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Write a folder for a bug report as well: status, configuration, journal, checks; without keys and addresses
+    #[arg(long, value_name = "DIR")]
+    pub(super) bundle: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

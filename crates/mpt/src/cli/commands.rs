@@ -31,7 +31,7 @@ pub fn up(arguments: UpArgs, run: impl FnOnce(File, Option<&Path>) -> Result<(),
     run(file, arguments.qlog.as_deref())
 }
 
-fn load(file: &Path) -> Result<File, Failure> {
+pub fn load(file: &Path) -> Result<File, Failure> {
     config::load(file).map_err(|problems| {
         print_problems(&problems);
         unusable(file)
@@ -186,7 +186,16 @@ fn find(report: &Report, wanted: &str) -> Result<(String, String), Failure> {
 }
 
 pub(super) fn connect(tunnel: &TunnelArg) -> Result<Client, Failure> {
-    Client::connect(&RunDir::from_env(), tunnel.name.as_deref())
+    let connected = Client::connect(&RunDir::from_env(), tunnel.name.as_deref());
+    connected.map_err(|failure| with_kill_switch(tunnel.name.clone().or_else(only_crashed_tunnel), failure))
+}
+
+/// Replaces the hint if the tunnel that cannot be reached has left an active kill switch.
+fn with_kill_switch(name: Option<String>, failure: Failure) -> Failure {
+    match name.filter(|name| !RunDir::from_env().running().contains(name) && daemon::is_blocking(name)) {
+        Some(name) => failure.hint(format!("its kill switch keeps this host off the net; mpt down {name} removes it")),
+        None => failure,
+    }
 }
 
 /// Returns the program `name` in the directory of this one, or for lookup in PATH.

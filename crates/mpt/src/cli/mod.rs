@@ -27,10 +27,11 @@ use crate::Failure;
 use crate::config::File;
 use crate::config::model::FileFormat;
 use crate::control::Request;
-use crate::daemon::config_files;
-use crate::{enroll, hooks, web};
+use crate::daemon::{config_files, name_servers};
+use crate::{doctor, enroll, hooks, web};
 use arguments::{
-    Command, ConfigCommand, ConnectionArg, ConnectionOption, KillSwitchCommand, SetupCommand, ShowCommand,
+    Command, ConfigCommand, ConnectionArg, ConnectionOption, DoctorArgs, KillSwitchCommand, NameServersCommand,
+    SetupCommand, ShowCommand,
 };
 
 /// Executes the command line; `up` runs a tunnel until it is down, and writes its event trace into a folder if there
@@ -49,6 +50,7 @@ pub fn run(cli: Cli, up: impl FnOnce(File, Option<&Path>) -> Result<(), Failure>
         Command::Watch(arguments) => watch::run(&arguments),
         Command::Web { listen, token_file } => web::run(listen, token_file.as_deref()),
         Command::Hooks { directory } => hooks::run(&directory),
+        Command::Doctor(DoctorArgs { target, json, bundle }) => doctor::run(target.as_deref(), json, bundle.as_deref()),
         Command::Path(command) => commands::path(command),
         Command::Peer(command) => commands::peer(command),
         Command::Setup(SetupCommand::Server(server)) => enroll::setup_server(server),
@@ -81,8 +83,18 @@ pub fn run(cli: Cli, up: impl FnOnce(File, Option<&Path>) -> Result<(), Failure>
         Command::Show(ShowCommand::Status(named)) => commands::status(named),
         Command::Key(command) => keys::run(command),
         Command::Lab { arguments } => Err(commands::lab(&arguments)),
-        Command::ConfigFiles { file, legacy } => {
-            config_files::serve(&file, if legacy { FileFormat::Original } else { FileFormat::Toml })
+        Command::ConfigFiles { file, legacy, interface, dns } => {
+            let format = if legacy { FileFormat::Original } else { FileFormat::Toml };
+            config_files::serve(&file, format, (interface, dns))
+        }
+        Command::NameServers(NameServersCommand::Set { file }) => {
+            commands::load(&file).and_then(|file| name_servers::set(&file.interface, &name_servers::of(&file)))
+        }
+        Command::NameServers(NameServersCommand::Restore { file }) => {
+            commands::load(&file).and_then(|file| name_servers::restore(&file.interface).map(drop))
+        }
+        Command::NameServers(NameServersCommand::LeftBehind { interface }) => {
+            name_servers::restore_on_request(&interface)
         }
         Command::Generate { what, directory } => generate::write(what, &directory),
     };

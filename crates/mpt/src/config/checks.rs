@@ -12,6 +12,7 @@ use super::defaults;
 use super::model::{At, Auto, File, Path, Peer};
 use super::problem::ProblemLog;
 use super::values::Mode;
+use crate::daemon::nft;
 use crate::interface_name::RESERVED;
 
 /// Checks the values of `file` for consistency.
@@ -27,6 +28,8 @@ pub fn check(file: &File, log: &mut ProblemLog<'_>) {
     redundant_scheduler(file, log);
     kill_switch(file, log);
     gateway(file, log);
+    share(file, log);
+    dns(file, log);
     for path in paths(file) {
         addresses(path, log);
         loops(path, file, log);
@@ -216,6 +219,42 @@ fn gateway(file: &File, log: &mut ProblemLog<'_>) {
     for (line, key) in lines.into_iter().filter_map(|(line, key)| Some((line?, key))) {
         let hint = format!("masquerade = true; or leave {key} out, and MPT restricts nothing");
         log.error(line, format!("{key}: only with masquerade"), Some(hint));
+    }
+}
+
+/// A shared interface may be missing, because it may appear later.
+fn share(file: &File, log: &mut ProblemLog<'_>) {
+    let (line, hint) = (file.share.line, "name the interface with the hosts, for example share = \"lan0\"".to_owned());
+    for (number, name) in file.share.iter().enumerate() {
+        let why = match name.as_str() {
+            name if *name == **file.interface => "is the tunnel's own interface",
+            name if RESERVED.contains(&name) => "is a reserved name",
+            name if nft::quoted(name).is_none() => "is a name that nftables has no notation for",
+            _ if file.share[..number].contains(name) => "is a duplicate",
+            _ => continue,
+        };
+        log.error(line, format!("share: {name:?} {why}"), Some(hint.clone()));
+    }
+    if !file.share.is_empty() && !file.routes.iter().any(|net| net.prefix_len() == 0) {
+        let what = "share: no default route leads into the tunnel, so the hosts reach only the networks of routes";
+        log.warn(line, what, "routes = [\"0.0.0.0/0\", \"::/0\"] sends everything through the tunnel");
+    }
+}
+
+/// The C library uses three name servers (`MAXNS`).
+pub const NAME_SERVER_COUNT: usize = 3;
+
+fn dns(file: &File, log: &mut ProblemLog<'_>) {
+    if let Some(surplus) = file.dns.get(NAME_SERVER_COUNT) {
+        let what = format!("dns: programs use {NAME_SERVER_COUNT} name servers, and {} is one more", **surplus);
+        log.error(surplus.line, what, Some(format!("list {NAME_SERVER_COUNT} at most")));
+    }
+    for server in &file.dns {
+        let leads = |net: &IpNet| net.contains(&**server);
+        if !server.is_loopback() && !file.routes.iter().chain(&file.addresses).any(|net| leads(net)) {
+            let what = format!("dns: {} is reached beside the tunnel", **server);
+            log.warn(server.line, what, "add its network to routes, or choose a name server in the tunnel");
+        }
     }
 }
 

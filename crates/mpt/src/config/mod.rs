@@ -38,6 +38,7 @@ mod values;
 
 use std::path::Path;
 
+pub use checks::NAME_SERVER_COUNT;
 pub use model::File;
 pub use problem::{Problem, Severity};
 pub(crate) use value_types::is_host;

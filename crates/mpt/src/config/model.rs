@@ -47,6 +47,10 @@ pub struct File {
     pub client_to_client: At<bool>,
     /// Networks beside the Internet that the gateway forwards to.
     pub lan: Vec<At<IpNet>>,
+    /// Interfaces with hosts that reach the Internet through the tunnel; empty if there are none.
+    pub share: At<Vec<String>>,
+    /// Name servers of this host while the tunnel is up; its own stay if there are none.
+    pub dns: Vec<At<IpAddr>>,
     /// The scheduler.
     pub scheduler: At<sched::SchedulerKind>,
     /// Classification rules, in the order of evaluation.

@@ -49,6 +49,8 @@ pub fn file(document: &DeTable<'_>, log: &mut ProblemLog<'_>) -> File {
         masquerade: top.read_or("masquerade", &value_types::boolean(), defaults::MASQUERADE).value,
         client_to_client: top.read_or("client_to_client", &value_types::boolean(), defaults::CLIENT_TO_CLIENT),
         lan: top.list("lan", &value_types::network("192.168.7.0/24")),
+        share: top.read_or("share", &value_types::one_or_list(value_types::interface("lan0")), Vec::new()),
+        dns: top.list("dns", &value_types::host("10.77.0.1")),
         scheduler: top.read_or(
             "scheduler",
             &value_types::choice(sched::SchedulerKind::NAMES),

@@ -253,12 +253,14 @@ pub fn interface(example: &str) -> ValueType<String> {
     ValueType::text(
         "an interface name of 1 to 15 characters, without spaces, \"/\", \":\" and \"%\"",
         example,
-        |text| {
-            let fits = (1..=15).contains(&text.len()) && text != "." && text != "..";
-            let plain = text.chars().all(|c| c.is_ascii_graphic() && !"/:%".contains(c));
-            (fits && plain).then(|| text.to_owned())
-        },
+        |text| is_interface(text).then(|| text.to_owned()),
     )
+}
+
+/// Returns true if a text is a valid [`interface`].
+pub fn is_interface(text: &str) -> bool {
+    let fits = (1..=15).contains(&text.len()) && text != "." && text != "..";
+    fits && text.chars().all(|c| c.is_ascii_graphic() && !"/:%".contains(c))
 }
 
 /// Any text of 1 to 127 characters, the limit of the original MPT.

@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
 use nix::unistd::geteuid;
 use serde_json::Value;
 
@@ -114,12 +116,15 @@ impl Client {
     }
 
     fn open(socket: &Path, name: &str) -> Result<Self, Failure> {
-        let stream = UnixStream::connect(socket).map_err(|error| match error.kind() {
+        let stream = connect(socket).map_err(|error| match error.kind() {
             ErrorKind::ConnectionRefused | ErrorKind::NotFound => {
                 not_running(&format!("the tunnel {name} is not running; it seems to have crashed"), &[])
             }
             ErrorKind::PermissionDenied => {
                 Failure::new(format!("not allowed to control the tunnel {name}")).hint("run as root")
+            }
+            ErrorKind::WouldBlock => {
+                Failure::new(format!("the tunnel {name} accepts no connections")).hint("its process hangs: see its log")
             }
             _ => Failure::new(format!("cannot reach the tunnel {name}: {error}")),
         })?;
@@ -196,11 +201,8 @@ fn find_only(directory: &RunDir) -> Result<String, Failure> {
         [name] => Ok(name.clone()),
         [] => match &directory.names()[..] {
             [] => Err(not_running("no tunnel is running", &[])),
-            left => {
-                Err(Failure::new(format!("no tunnel is running; {} ended without cleaning up", left.join(", "))).hint(
-                    format!("an active kill switch holds this host off the net: mpt up again, or mpt down {}", left[0]),
-                ))
-            }
+            left => Err(Failure::new(format!("no tunnel is running; {} ended without cleaning up", left.join(", ")))
+                .hint(format!("mpt up FILE starts it again; mpt down {} removes what it has left", left[0]))),
         },
         names => Err(Failure::new(format!("{} tunnels are running", names.len()))
             .hint(format!("name one of them: {}", names.join(", ")))),
@@ -227,10 +229,21 @@ fn replace_control_characters(value: &mut Value) {
 
 /// Returns true if a process listens at `socket`. Assumes so without permission to connect.
 fn is_listening(socket: &Path) -> bool {
-    match UnixStream::connect(socket) {
+    match connect(socket) {
         Ok(_) => true,
-        Err(error) => error.kind() == ErrorKind::PermissionDenied,
+        Err(error) => matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::WouldBlock),
     }
+}
+
+/// Connects to a socket. Does not wait for a process that hangs, whose queue of connections is full: then the error is
+/// [`ErrorKind::WouldBlock`].
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let fd = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    socket::connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
+    let stream = UnixStream::from(fd);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 fn not_running(what: &str, running: &[String]) -> Failure {
@@ -257,6 +270,21 @@ pub(super) const MAX_RESPONSE: u64 = 64 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_hangs_keeps_no_client_waiting() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mpt0.sock");
+        let fd = socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::empty(), None).unwrap();
+        socket::bind(fd.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+        socket::listen(&fd, socket::Backlog::new(1).unwrap()).unwrap();
+        let waiting: Vec<_> = (0..3).map(|_| connect(&path)).collect();
+        let refused = waiting.last().unwrap().as_ref().unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+        assert!(is_listening(&path));
+        let failure = Client::open(&path, "mpt0").unwrap_err();
+        assert_eq!(failure.what, "the tunnel mpt0 accepts no connections");
+    }
 
     #[test]
     fn control_characters_of_a_tunnel_do_not_reach_the_terminal() {

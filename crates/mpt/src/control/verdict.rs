@@ -63,6 +63,11 @@ pub fn has_trouble(peer: &PeerReport, path: &PathReport) -> bool {
     path.up && trouble(path, share(peer, path)).is_some()
 }
 
+/// Returns the loss of a path that carries traffic and loses more than usual.
+pub fn loss_in_use(peer: &PeerReport, path: &PathReport) -> Option<f64> {
+    path.loss.filter(|loss| path.up && share(peer, path).is_some() && *loss >= LOSS)
+}
+
 /// Returns the share of the peer's traffic that this path sends at present, 0 to 1; `None` without rates or traffic.
 pub fn share(peer: &PeerReport, path: &PathReport) -> Option<f64> {
     let sent: u64 = peer.paths.iter().filter_map(|path| path.sent_bits_per_s).sum();

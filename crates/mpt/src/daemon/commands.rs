@@ -218,7 +218,8 @@ impl Daemon {
             ..failure
         };
         self.publish(EventKind::Reloaded {});
-        self.apply_routes(routes).map_err(partly_done)
+        self.apply_routes(routes).map_err(partly_done)?;
+        self.config_files.set_name_servers(&self.file).map_err(partly_done)
     }
 
     /// Restarts one connection or all without reading files: every path is up again.
@@ -344,6 +345,7 @@ fn changed_startup_key(running: &File, fresh: &File) -> Option<(usize, &'static 
         (running.port == fresh.port, fresh.port.line, "port"),
         (running.mtu == fresh.mtu, line(fresh.mtu.as_ref().map(|mtu| mtu.line)), "mtu"),
         (running.masquerade == fresh.masquerade, 0, "masquerade"),
+        (running.share.is_empty() == fresh.share.is_empty(), fresh.share.line, "share"),
         (same_original, 0, "[original]"),
     ];
     all.into_iter().find(|(same, ..)| !same).map(|(_, line, key)| (line, key))

@@ -1,7 +1,8 @@
 //! The files of the configuration, which a running tunnel has no rights to: a second process has them.
 //!
 //! ```text
-//!   tunnel, user mpt  ---- "read", "save", "disable" ---->  user root, no capabilities  ----> the configuration
+//!   tunnel, user mpt  ---- "read", "save", "disable" ---->  user root, no capabilities  ----> the configuration,
+//!                          "name servers"                                                       the name servers
 //!                     <--- contents of the files, done ---
 //! ```
 //!
@@ -10,14 +11,18 @@
 //!
 //! - [`Request::Check`] and [`Request::Read`]: the present contents of the configuration and of the files that it
 //!   names, also what was added to them since the start;
+//! - [`Request::NameServers`]: the `dns` of the present configuration, as name servers of the host;
 //! - [`Request::Save`] and [`Request::Disable`], for a configuration directory of the original only: connections that
 //!   differ, are added, or are missing at the next start. The files contain nothing but what a connection has.
 //!
+//! When the tunnel ends, also by SIGKILL, this process restores the name servers.
+//!
 //! A tunnel that was not started by root reads its files itself.
 
+use std::env;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::mem;
-use std::net::Shutdown;
+use std::net::{IpAddr, Shutdown};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
@@ -31,6 +36,7 @@ use nix::unistd::{AccessFlags, access, geteuid};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
+use super::name_servers::{self, NameServers};
 use crate::Failure;
 use crate::config::model::FileFormat;
 use crate::config::{self, File, Problem};
@@ -45,6 +51,8 @@ pub(super) struct ConfigFiles {
     path: PathBuf,
     format: FileFormat,
     process: Option<Process>,
+    /// Those that this process has set itself.
+    name_servers: NameServers,
 }
 
 /// The process with the rights of root to files.
@@ -66,6 +74,8 @@ enum Request {
     Check,
     /// Reads the configuration.
     Read,
+    /// Sets the name servers of the host to those of the configuration.
+    NameServers,
     /// Writes a connection of the original to its file.
     Save { file: String, text: String },
     /// Renames the file of a connection of the original.
@@ -87,11 +97,9 @@ impl ConfigFiles {
     /// # Errors
     /// It cannot be started.
     pub(super) fn open(file: &File) -> Result<Self, Failure> {
-        let process = (geteuid().is_root() && privilege::may_change_user())
-            .then(|| Process::start(&file.path, file.format))
-            .transpose();
+        let process = (geteuid().is_root() && privilege::may_change_user()).then(|| Process::start(file)).transpose();
         let process = process.map_err(|error| Failure::new(format!("cannot start a second process: {error}")))?;
-        Ok(Self { path: file.path.clone(), format: file.format, process })
+        Ok(Self { path: file.path.clone(), format: file.format, process, name_servers: NameServers::default() })
     }
 
     /// Returns the user to whom the files should belong.
@@ -148,6 +156,27 @@ impl ConfigFiles {
         }
     }
 
+    /// Sets the name servers of the host to those of the configuration, or restores the former ones if it has none.
+    ///
+    /// # Errors
+    /// They cannot be set.
+    pub(super) fn set_name_servers(&mut self, file: &File) -> Result<(), Failure> {
+        let what = |error: io::Error| Failure::new(error.to_string()).hint("leave dns out, and the name servers stay");
+        if self.format == FileFormat::Original {
+            return Ok(());
+        }
+        match &mut self.process {
+            Some(process) => process.exchange(&Request::NameServers).and_then(done).map_err(what),
+            None if geteuid().is_root() => self.name_servers.set(file.interface.to_string(), name_servers::of(file)),
+            None if file.dns.is_empty() || env::var_os(SET_BY_UNIT).is_some() => Ok(()),
+            None => {
+                let line = file.dns.first().map_or(0, |first| first.line);
+                let hint = "as a service of systemd, the tunnel needs the drop-in name-servers.conf";
+                Err(file.problem(line, "dns: only root changes the name servers of the host", hint).into())
+            }
+        }
+    }
+
     /// Writes a connection of the original to its file.
     ///
     /// # Errors
@@ -179,14 +208,16 @@ fn texts(problems: &[Problem]) -> Vec<String> {
 }
 
 impl Process {
-    fn start(path: &Path, format: FileFormat) -> io::Result<Self> {
+    fn start(file: &File) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("mpt").arg("config-files").stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
-        if format == FileFormat::Original {
+        command.args(["--interface", &file.interface]);
+        command.args(file.dns.iter().map(|server| format!("--dns={}", **server)));
+        if file.format == FileFormat::Original {
             command.arg("--legacy");
         }
-        Ok(Self::over(ours, command.arg("--").arg(path).spawn()?))
+        Ok(Self::over(ours, command.arg("--").arg(&file.path).spawn()?))
     }
 
     fn over(stream: UnixStream, child: Child) -> Self {
@@ -274,11 +305,11 @@ fn no_answer() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, what)
 }
 
-/// Serves the requests on standard input until it ends.
+/// Serves the requests on standard input until it ends. `first` are the name servers of the configuration at the start.
 ///
 /// # Errors
 /// The system refused to drop privileges, or standard input is no socket.
-pub fn serve(path: &Path, format: FileFormat) -> Result<(), Failure> {
+pub fn serve(path: &Path, format: FileFormat, first: (String, Vec<IpAddr>)) -> Result<(), Failure> {
     // Signals to the whole group are for the tunnel.
     let _signals = Signals::open()?;
     privilege::keep_only(&[])?;
@@ -287,15 +318,25 @@ pub fn serve(path: &Path, format: FileFormat) -> Result<(), Failure> {
     let fd = nix::unistd::dup(&stream).map_err(|errno| failed(errno.into()))?;
     let mut output = UnixStream::from(fd);
     let mut input = BufReader::new(output.try_clone().map_err(failed)?);
+    let (mut name_servers, mut first) = (NameServers::default(), Some(first));
     loop {
         let mut line = Zeroizing::new(Vec::with_capacity(MAX_REQUEST as usize));
-        input.by_ref().take(MAX_REQUEST).read_until(b'\n', &mut line).map_err(failed)?;
+        output.set_read_timeout(name_servers.interval()).map_err(failed)?;
+        while let Err(error) = input.by_ref().take(MAX_REQUEST).read_until(b'\n', &mut line) {
+            match error.kind() {
+                io::ErrorKind::WouldBlock => name_servers.keep(),
+                _ => return Err(failed(error)),
+            }
+        }
         if line.is_empty() {
             return Ok(());
         }
         // The error would repeat text of the tunnel on a terminal of root.
         let request = serde_json::from_slice(&line).map_err(|_| failed(io::ErrorKind::InvalidData.into()))?;
-        let reply = answer(path, format, request);
+        let reply = match request {
+            Request::NameServers => set_name_servers(&mut name_servers, first.take(), path),
+            request => answer(path, format, request),
+        };
         let room = match &reply {
             Reply::Files(snapshot, text) => {
                 snapshot.size_hint() + JSON_BYTES * text.iter().flatten().map(String::len).sum::<usize>()
@@ -315,9 +356,23 @@ fn answer(path: &Path, format: FileFormat, request: Request) -> Reply {
         (Request::Check, _) => check(path, format),
         (Request::Save { file, text }, FileFormat::Original) if is_connection(&file) => save(path, file, &text),
         (Request::Disable { file }, FileFormat::Original) if is_connection(&file) => folder::disable(path, &file),
-        (Request::Save { .. } | Request::Disable { .. }, _) => Err(io::ErrorKind::InvalidInput.into()),
+        (Request::NameServers | Request::Save { .. } | Request::Disable { .. }, _) => {
+            Err(io::ErrorKind::InvalidInput.into())
+        }
     };
     changed.map_or_else(|error| Reply::Failed(error.raw_os_error(), error.to_string()), |()| Reply::Done)
+}
+
+/// Sets those of the start, which needs no rights to the file, and later those of the file as it is then.
+fn set_name_servers(name_servers: &mut NameServers, first: Option<(String, Vec<IpAddr>)>, path: &Path) -> Reply {
+    let present = || config::load(path).map(|file| (file.interface.to_string(), name_servers::of(&file)));
+    match first.map_or_else(present, Ok) {
+        Ok((interface, servers)) => match name_servers.set(interface, servers) {
+            Ok(()) => Reply::Done,
+            Err(failure) => Reply::Failed(None, failure.what),
+        },
+        Err(problems) => Reply::Failed(None, texts(&problems).into_iter().next().unwrap_or_default()),
+    }
 }
 
 fn check(path: &Path, format: FileFormat) -> io::Result<()> {
@@ -373,6 +428,8 @@ fn unexpected() -> io::Error {
 /// is silent for some seconds.
 const TIMEOUT: Duration = Duration::from_secs(4);
 const END_TIMEOUT: Duration = Duration::from_secs(1);
+/// The variable with which the drop-in shows that the unit sets the name servers.
+const SET_BY_UNIT: &str = "MPT_NAME_SERVERS_BY_UNIT";
 /// Bytes of the length before an answer.
 const HEADER: usize = size_of::<u64>();
 /// A connection of the original has at most 255 paths of some 300 bytes.

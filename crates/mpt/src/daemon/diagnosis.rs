@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::IpAddr;
 use std::time::Duration;
 
+use ipnet::IpNet;
+use mpt_linux::netlink::Prefix;
 use mpt_proto::crypto::association::SharedKey;
 use mpt_proto::drops::Dropped;
 use mpt_proto::endpoint::Endpoint;
@@ -141,6 +144,22 @@ pub fn warn_of_reverse_path_filter(file: &File) {
             interfaces,
             "rp_filter is 1, so the kernel drops what peers send; hint: sysctl -w net.ipv4.conf.all.rp_filter=2"
         );
+    }
+}
+
+/// Warns if all traffic goes through the tunnel, but queries to a name server leave beside it, because that is in an
+/// attached network.
+pub fn warn_of_name_servers(file: &File, resolvers: &[IpAddr], attached: &[(u32, Prefix)]) {
+    let is_attached = |resolver: &&IpAddr| {
+        let nets = attached.iter().filter_map(|(_, prefix)| IpNet::new(prefix.address, prefix.length).ok());
+        let is_inside = file.addresses.iter().any(|own| own.contains(*resolver));
+        !is_inside && !resolver.is_loopback() && nets.into_iter().any(|net| net.contains(*resolver))
+    };
+    let all = policy_routing::routes_everything(file, false) && file.dns.is_empty();
+    let beside: Vec<_> = resolvers.iter().filter(|_| all).filter(is_attached).map(ToString::to_string).collect();
+    if !beside.is_empty() {
+        let servers = beside.join(", ");
+        tracing::warn!(servers, "queries to these name servers leave beside the tunnel; hint: dns = [\"10.77.0.1\"]");
     }
 }
 

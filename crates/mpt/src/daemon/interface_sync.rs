@@ -153,7 +153,7 @@ impl Daemon {
     pub(super) fn sync_interfaces(&mut self, now: Time) {
         (self.interface_sync.due, self.interface_sync.last_sync) = (None, now);
         if let Err(failure) = self.sync_gateway() {
-            let what = "cannot update the nftables table of masquerade".to_owned();
+            let what = "cannot update the nftables table of masquerade or share".to_owned();
             self.interface_sync.route_failures.record(what, failure.to_string());
         }
         match self.sync_routes(now) {

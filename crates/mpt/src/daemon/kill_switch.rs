@@ -6,10 +6,13 @@
 //!
 //! ```text
 //!   output    accept    lo, the tunnel, our own mark
+//!             drop      with `dns`: queries to other name servers
 //!             accept    DHCP, neighbour discovery, multicast membership: a link fails without these
 //!             accept    local networks
 //!             drop
-//!   forward   accept    the tunnel, local networks
+//!   forward   accept    the tunnel, and from it to shared interfaces
+//!             drop      with `dns`: queries to other name servers
+//!             accept    local networks
 //!             drop
 //! ```
 //!
@@ -26,7 +29,7 @@ use ipnet::IpNet;
 use mpt_linux::netlink::Netlink;
 
 use super::nft::{self, Table};
-use super::policy_routing;
+use super::{policy_routing, share};
 use crate::Failure;
 use crate::config::File;
 
@@ -125,12 +128,37 @@ fn chains(file: &File, local: &BTreeMap<String, Vec<IpNet>>) -> Result<String, F
     let (tunnel, mark) = (nft::quoted_tunnel(&file.interface)?, policy_routing::mark(file).unwrap_or_default());
     let networks = accept_networks(file, local);
     let link = if file.outside.is_none() { nft::destination_rules("", &LINK_LOCAL, "accept") } else { String::new() };
+    let (queries, mut leases, mut answers) = (drop_queries(file), String::new(), String::new());
+    if let Some(shared) = share::set(file) {
+        // The offer of a DHCP server (RFC 2131 section 4.1). The answers from the tunnel have any destination.
+        leases = format!("    oifname {shared} ip daddr 255.255.255.255 udp sport 67 udp dport 68 accept\n");
+        answers = format!("    iifname {tunnel} oifname {shared} accept\n");
+    }
     Ok(format!(
         "  chain output {{\n    type filter hook output priority {LAST}; policy drop;\n    \
-         oifname {{ \"lo\", {tunnel} }} accept\n    meta mark {mark:#x} accept\n{KEEP_LINKS}{link}{networks}  }}\n  \
+         oifname {{ \"lo\", {tunnel} }} accept\n    meta mark {mark:#x} accept\n\
+         {queries}{KEEP_LINKS}{leases}{link}{networks}  }}\n  \
          chain forward {{\n    type filter hook forward priority {LAST}; policy drop;\n    \
-         oifname {tunnel} accept\n{networks}  }}\n"
+         oifname {tunnel} accept\n{answers}{queries}{networks}  }}\n"
     ))
+}
+
+/// Returns rules that drop queries to other name servers than those of `dns`: the one that a router of the uplink
+/// announces is often in a local network, and would see each name.
+fn drop_queries(file: &File) -> String {
+    if file.dns.is_empty() {
+        return String::new();
+    }
+    let rule = |(family, keyword): (&str, &str)| {
+        let of_family = file.dns.iter().filter(|server| server.is_ipv6() == (keyword == "ip6"));
+        let servers: Vec<_> = of_family.map(|server| server.value.to_string()).collect();
+        let others = match servers.is_empty() {
+            true => format!("meta nfproto {family}"),
+            false => format!("{keyword} daddr != {{ {} }}", servers.join(", ")),
+        };
+        format!("    {others} meta l4proto {{ tcp, udp }} th dport 53 drop\n")
+    };
+    [("ipv4", "ip"), ("ipv6", "ip6")].map(rule).concat()
 }
 
 fn accept_networks(file: &File, local: &BTreeMap<String, Vec<IpNet>>) -> String {
@@ -198,6 +226,15 @@ mod tests {
         assert!(problem(&open).contains("outside: only with a kill switch"), "{}", problem(&open));
         let misspelt = problem(&format!("{FILE}outsides = []\n{PEER}"));
         assert!(misspelt.contains("did you mean") && misspelt.contains("outside"), "{misspelt}");
+    }
+
+    #[test]
+    fn queries_leave_for_the_listed_name_servers_alone() {
+        let chains = |more: &str| chains(&file(more), &BTreeMap::new()).unwrap();
+        assert!(!chains("").contains("dport 53"));
+        let v4 = chains("dns = [\"10.77.0.1\"]\n");
+        assert_eq!(v4.matches("ip daddr != { 10.77.0.1 } meta l4proto { tcp, udp } th dport 53 drop").count(), 2);
+        assert_eq!(v4.matches("meta nfproto ipv6 meta l4proto { tcp, udp } th dport 53 drop").count(), 2);
     }
 
     #[test]

@@ -1,10 +1,12 @@
-//! State of a tunnel that outlives its process: a kill switch, rules, routes, and the settings of a gateway. A
-//! socket file leads `mpt down` to it.
+//! State of a tunnel that outlives its process: a kill switch, rules, routes, the settings of a gateway, and name
+//! servers. A socket file leads `mpt down` to it.
 
 use mpt_linux::netlink::Netlink;
 use mpt_linux::privilege::Capability;
+use nix::unistd::geteuid;
 
 use super::kill_switch::KillSwitch;
+use super::name_servers::Restorer;
 use super::policy_routing::{self, PolicyRouting};
 use super::{gateway, routes, user};
 use crate::Failure;
@@ -18,7 +20,7 @@ pub(super) fn with_leftover_state(name: &str, run: &RunDir, failure: Failure) ->
     let Ok(mut netlink) = Netlink::open() else { return failure };
     let rules = PolicyRouting::of(name).existing_rules(&mut netlink).unwrap_or_default();
     let routes = routes::stale_bypasses(name, run, &mut netlink).unwrap_or_default();
-    let blocks = policy_routing::is_kill_switch(&rules) || KillSwitch::of(name).is_active();
+    let blocks = is_blocking(name);
     if blocks || !rules.is_empty() || !routes.is_empty() || run.undo_file(name).exists() {
         run.leave_marker(name);
     }
@@ -30,12 +32,19 @@ pub(super) fn with_leftover_state(name: &str, run: &RunDir, failure: Failure) ->
     failure.hint(hint)
 }
 
+/// Returns true if a kill switch of the tunnel with this interface is active, as far as this user may know.
+pub fn is_blocking(interface: &str) -> bool {
+    let rules = Netlink::open().and_then(|mut netlink| PolicyRouting::of(interface).existing_rules(&mut netlink));
+    policy_routing::is_kill_switch(&rules.unwrap_or_default()) || KillSwitch::of(interface).is_active()
+}
+
 /// Removes what the tunnel with this interface left behind when it was killed. Returns true if there was anything.
 ///
 /// # Errors
 /// The tunnel is running, or the system refused a change.
 pub fn clean_up(interface: &str) -> Result<bool, Failure> {
     let run = RunDir::from_env();
+    let name_servers = geteuid().is_root().then(|| Restorer::start(interface)).transpose()?;
     if run.path().exists() {
         user::give_up_root(&run, &[Capability::NetAdmin])?;
     }
@@ -43,7 +52,9 @@ pub fn clean_up(interface: &str) -> Result<bool, Failure> {
     let mut netlink = Netlink::open()?;
     let rules = PolicyRouting::of(interface).clear(&mut netlink)? | KillSwitch::of(interface).clear()?;
     let routes = routes::clean(interface, &run, &mut netlink)?;
-    Ok(gateway::clean(interface, &run)? | rules | routes | run.remove_marker(interface))
+    let forwarding = gateway::clean(interface, &run)?;
+    let name_servers = name_servers.map_or(Ok(false), Restorer::restore)?;
+    Ok(forwarding | rules | routes | name_servers | run.remove_marker(interface))
 }
 
 /// Activates the kill switch of a tunnel that is not running, before the network is up. The next start takes it over.

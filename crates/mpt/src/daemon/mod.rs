@@ -2,7 +2,9 @@
 //!
 //! [`setup`] opens sockets and devices, [`event_loop`] moves packets, [`links`] are the sockets, [`routes`] the routes,
 //! [`policy_routing`] routes the whole Internet into the tunnel, [`kill_switch`] drops what evades that, and
-//! [`gateway`] forwards to the Internet; both use tables of [`nft`], which [`restore`] keeps in effect.
+//! [`gateway`] forwards to the Internet, and from the interfaces of [`share`] into the tunnel, after [`forwarding`] has
+//! switched that on; both use tables of [`nft`], which [`restore`] keeps in effect. [`name_servers`] sets those of the
+//! host, where needed in [`resolv_conf`].
 //! [`netlink_events`] takes the state of interfaces; [`interface_sync`] updates paths when interfaces change, with the
 //! sockets of [`path_sockets`], [`retry_log`] schedules retries, and [`restore_limit`] limits how often state is
 //! restored that another program keeps removing; [`names`] follows the addresses of peers with names, which
@@ -20,6 +22,7 @@ pub mod config_files;
 mod control_port;
 mod diagnosis;
 mod event_loop;
+mod forwarding;
 mod gateway;
 mod handshake_clock;
 mod handshake_flood;
@@ -28,14 +31,16 @@ mod kill_switch;
 mod leftovers;
 mod links;
 mod metering;
+pub mod name_servers;
 mod names;
 mod netlink_events;
 pub(crate) mod nft;
 mod path_sockets;
 mod peers;
 mod pending;
-mod policy_routing;
+pub(crate) mod policy_routing;
 mod qlog;
+mod resolv_conf;
 pub(crate) mod resolver;
 mod restore;
 mod restore_limit;
@@ -43,6 +48,7 @@ mod retry_log;
 mod routes;
 pub(crate) mod service;
 mod setup;
+mod share;
 pub(crate) mod user;
 
 use std::path::{Path, PathBuf};
@@ -67,7 +73,7 @@ use event_loop::Driver;
 use gateway::Gateway;
 use handshake_clock::HandshakeClock;
 use interface_sync::InterfaceSync;
-pub use leftovers::{activate_kill_switch, clean_up};
+pub use leftovers::{activate_kill_switch, clean_up, is_blocking};
 use metering::Metering;
 use names::Names;
 use pending::PendingCommand;
@@ -132,6 +138,8 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         driver.reactor.add(monitor, COPIES, Interest::Read)?;
     }
     let gateway = Gateway::open(file, run)?;
+    let resolvers = resolver::of_host();
+    config_files.set_name_servers(file)?;
     let about = tunnel_report(file, driver.endpoint.mtu());
     if qlog.is_some() {
         driver.endpoint.set_trace(driver.reactor.now(), true);
@@ -147,6 +155,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
     let (interfaces, metering) = (InterfaceSync::new(tun), Metering::open(&file));
     let handshake_clock = HandshakeClock::of(&file.interface);
     diagnosis::warn_of_reverse_path_filter(&file);
+    diagnosis::warn_of_name_servers(&file, &resolvers, &Netlink::open()?.all_addresses()?);
     service.ready();
     Daemon {
         service,
@@ -158,7 +167,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         table_monitor: None,
         forwarding_monitor: None,
         diagnosis: Diagnosis::default(),
-        names: Names::default(),
+        names: Names::new(resolvers),
         control,
         status,
         tunnel_report: about,
@@ -179,7 +188,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
 }
 
 /// Returns the folder of files that outlive the tunnel.
-fn state_folder() -> PathBuf {
+pub(crate) fn state_folder() -> PathBuf {
     env::var_os("MPT_STATE_DIR").map_or_else(|| PathBuf::from("/var/lib/mpt"), PathBuf::from)
 }
 
@@ -197,6 +206,7 @@ struct Daemon {
     forwarding_monitor: Option<ForwardingMonitor>,
     diagnosis: Diagnosis,
     names: Names,
+    config_files: ConfigFiles,
     control: Server,
     /// Takes requests that change nothing.
     status: Server,
@@ -212,7 +222,6 @@ struct Daemon {
     pending: Vec<PendingCommand>,
     interface_sync: InterfaceSync,
     qlog: Option<Qlog>,
-    config_files: ConfigFiles,
     suspend_watch: SuspendWatch,
     copy_monitor: Option<CopyMonitor>,
 }

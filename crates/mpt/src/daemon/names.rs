@@ -20,7 +20,7 @@ use mpt_proto::time::Time;
 
 use super::diagnosis::is_alive;
 use super::resolver::{Answer, Lookup, Resolver};
-use super::{Daemon, NAMES, policy_routing};
+use super::{Daemon, NAMES, name_servers, policy_routing};
 use crate::config::model::Peer;
 use crate::config::{File, is_host};
 use crate::control::report::Report;
@@ -30,6 +30,8 @@ use crate::control::report::Report;
 pub(super) struct Names {
     resolver: Option<Resolver>,
     hosts: BTreeMap<String, Host>,
+    /// The resolvers from before the tunnel.
+    resolvers: Vec<IpAddr>,
     /// Time of the next poll.
     due: Option<Time>,
 }
@@ -52,6 +54,11 @@ struct Host {
 }
 
 impl Names {
+    /// Makes an empty set, for a host with these resolvers.
+    pub(super) fn new(resolvers: Vec<IpAddr>) -> Self {
+        Self { resolvers, ..Self::default() }
+    }
+
     /// Makes a poll due: an answer came, or the state of a path has changed.
     pub(super) fn schedule(&mut self, now: Time) {
         if !self.hosts.is_empty() {
@@ -93,7 +100,13 @@ impl Names {
             changed |= !is_alive && host.try_next(now);
             if host.next <= now && !host.is_pending {
                 if let Some(resolver) = &self.resolver {
-                    resolver.look_up(Lookup { name: name.clone(), interfaces: interfaces.to_vec() });
+                    resolver.look_up(Lookup {
+                        name: name.clone(),
+                        interfaces: interfaces.to_vec(),
+                        inside: name_servers::of(file),
+                        former: name_servers::resolv_conf().former(&file.interface),
+                        before: self.resolvers.clone(),
+                    });
                     (host.is_pending, host.next) = (true, now + REFRESH);
                 } else {
                     host.next = now + RETRY;

@@ -31,7 +31,7 @@ struct Installed {
 impl Table {
     /// Names the table `PREFIX_INTERFACE` for the configuration key `key`.
     pub fn new(prefix: &str, interface: &str, comment: String, key: &'static str) -> Self {
-        Self { name: format!("{prefix}_{}", encoded(interface)), comment, key, installed: None }
+        Self { name: table_name(prefix, interface), comment, key, installed: None }
     }
 
     /// Returns the name.
@@ -172,6 +172,11 @@ pub fn destination_rules(condition: &str, nets: &[impl ToString], verdict: &str)
 /// Private addresses (RFC 1918, RFC 6598, RFC 4193) and those of a link (RFC 3927, RFC 4291).
 pub const PRIVATE: [&str; 7] =
     ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "169.254.0.0/16", "fc00::/7", "fe80::/10"];
+
+/// Returns the name of a table.
+pub fn table_name(prefix: &str, interface: &str) -> String {
+    format!("{prefix}_{}", encoded(interface))
+}
 
 /// nftables allows fewer characters in names than Linux in interface names.
 fn encoded(interface: &str) -> String {

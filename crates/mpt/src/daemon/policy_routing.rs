@@ -167,9 +167,12 @@ pub fn is_kill_switch(rules: &[Rule]) -> bool {
     rules.iter().any(|rule| rule.priority == KILL_SWITCH_PRIORITY)
 }
 
+/// The upper half of the marks of tunnels.
+pub const MARK_OF_TUNNELS: u32 = 0x4d50_0000;
+
 /// Returns the mark for an interface name: FNV-1a (Fowler, Noll, Vo), folded to 16 bits, below a two-letter prefix that
 /// is unlikely in numbers chosen by hand.
 fn mark_of(interface: &str) -> u32 {
     let hash = interface.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    0x4d50_0000 | (hash >> 16 ^ hash) & 0xffff
+    MARK_OF_TUNNELS | (hash >> 16 ^ hash) & 0xffff
 }

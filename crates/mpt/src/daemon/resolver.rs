@@ -13,6 +13,7 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
@@ -23,9 +24,15 @@ use simple_dns::{CLASS, Name, Packet, PacketFlag, QTYPE, Question, TYPE};
 
 /// A name to look up, and the interfaces over which resolvers are queried if the main route has no answer.
 #[derive(Clone, Debug)]
-pub(super) struct Lookup {
-    pub(super) name: String,
-    pub(super) interfaces: Vec<String>,
+pub(crate) struct Lookup {
+    pub(crate) name: String,
+    pub(crate) interfaces: Vec<String>,
+    /// Name servers in the tunnel, which are not queried.
+    pub(crate) inside: Vec<IpAddr>,
+    /// The file from before the tunnel, if it has replaced `/etc/resolv.conf`.
+    pub(crate) former: PathBuf,
+    /// The resolvers from before the tunnel, for a host whose other files list those in the tunnel alone.
+    pub(crate) before: Vec<IpAddr>,
 }
 
 /// The result of a lookup: at least one address, or the reason why there is none.
@@ -86,8 +93,10 @@ impl AsFd for Resolver {
 }
 
 /// Queries the resolvers one after the other: over the main table's route, then over each interface.
-fn look_up(lookup: &Lookup, mark: Option<u32>) -> Result<Vec<IpAddr>, String> {
-    let resolvers = resolvers(&|path| fs::read_to_string(path));
+pub(crate) fn look_up(lookup: &Lookup, mark: Option<u32>) -> Result<Vec<IpAddr>, String> {
+    let read = |path: &Path| fs::read_to_string(path);
+    let listed = resolvers(&read, &lookup.inside, &[Path::new(RESOLV_CONF), &lookup.former]);
+    let resolvers = if listed.is_empty() { lookup.before.clone() } else { listed };
     if resolvers.is_empty() {
         return Err(format!("{RESOLV_CONF} lists no resolver"));
     }
@@ -109,14 +118,21 @@ fn look_up(lookup: &Lookup, mark: Option<u32>) -> Result<Vec<IpAddr>, String> {
     Err(failures.join("; "))
 }
 
-/// Returns the resolvers of this host, at most [`MAX_RESOLVERS`].
-fn resolvers(read: &dyn Fn(&str) -> io::Result<String>) -> Vec<IpAddr> {
-    let listed = |path: &str| -> Vec<IpAddr> {
+/// Returns the resolvers of this host.
+pub(crate) fn of_host() -> Vec<IpAddr> {
+    resolvers(&|path| fs::read_to_string(path), &[], &[Path::new(RESOLV_CONF)])
+}
+
+/// Returns the resolvers of this host but for those in the tunnel, at most [`MAX_RESOLVERS`]: those of the first file
+/// that lists any.
+fn resolvers(read: &dyn Fn(&Path) -> io::Result<String>, inside: &[IpAddr], files: &[&Path]) -> Vec<IpAddr> {
+    let listed = |path: &Path| -> Vec<IpAddr> {
         let text = read(path).unwrap_or_default();
-        parse_resolv_conf(&text).into_iter().take(MAX_RESOLVERS).collect()
+        let outside = parse_resolv_conf(&text).into_iter().filter(|resolver| !inside.contains(resolver));
+        outside.take(MAX_RESOLVERS).collect()
     };
-    let all = listed(RESOLV_CONF);
-    let of_links = listed(OF_SYSTEMD_RESOLVED);
+    let all = files.iter().map(|path| listed(path)).find(|listed| !listed.is_empty()).unwrap_or_default();
+    let of_links = listed(Path::new(OF_SYSTEMD_RESOLVED));
     if all.iter().all(IpAddr::is_loopback) && !of_links.is_empty() { of_links } else { all }
 }
 
@@ -239,12 +255,17 @@ mod tests {
     #[test]
     fn the_resolvers_of_the_links_are_queried_where_only_a_local_one_is_listed() {
         let list = |main: &'static str, links: Option<&'static str>| {
-            let read = |path: &str| match (path, links) {
-                (RESOLV_CONF, _) => Ok(main.to_owned()),
-                (_, Some(links)) => Ok(links.to_owned()),
+            let read = |path: &Path| match (path.to_str(), links) {
+                (Some(RESOLV_CONF), _) => Ok(main.to_owned()),
+                (Some(OF_SYSTEMD_RESOLVED), Some(links)) => Ok(links.to_owned()),
+                (Some("former"), _) => Ok("nameserver 192.168.8.1\n".to_owned()),
                 _ => Err(io::ErrorKind::NotFound.into()),
             };
-            resolvers(&read).iter().map(ToString::to_string).collect::<Vec<_>>()
+            let inside = ["10.77.0.1".parse().unwrap()];
+            resolvers(&read, &inside, &[Path::new(RESOLV_CONF), Path::new("former")])
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
         };
         let stub = "# comment\nnameserver 127.0.0.53\noptions edns0\nsearch example.org\n";
         assert_eq!(
@@ -253,7 +274,10 @@ mod tests {
         );
         assert_eq!(list(stub, None), ["127.0.0.53"]);
         assert_eq!(list("nameserver 9.9.9.9\nnameserver x\n", Some("nameserver 192.168.1.1\n")), ["9.9.9.9"]);
-        assert!(list("", None).is_empty());
+        for in_the_tunnel in ["", "nameserver 10.77.0.1\n"] {
+            assert_eq!(list(in_the_tunnel, None), ["192.168.8.1"], "those in the tunnel cannot find its peer");
+        }
+        assert_eq!(list(stub, Some("nameserver 10.77.0.1\nnameserver 192.168.1.1\n")), ["192.168.1.1"]);
     }
 
     #[test]

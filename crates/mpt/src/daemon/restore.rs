@@ -57,7 +57,7 @@ impl Daemon {
             }
             Ok(false) => {}
             Err(failure) => {
-                let what = "forwarding is off, and peers reach nothing beyond this host";
+                let what = "forwarding is off, and no host reaches anything through this one";
                 self.interface_sync.forwarding_limit.on_failed(now, what, &failure);
             }
         }
@@ -80,7 +80,7 @@ impl Daemon {
         }
         let restored = [
             (self.routes.kill_switch().restore(), "kill_switch"),
-            (self.gateway.as_mut().map_or(Ok(false), Gateway::restore), "masquerade"),
+            (self.gateway.as_mut().map_or(Ok(false), Gateway::restore), "masquerade or share"),
         ];
         for (restored, key) in restored {
             match restored {

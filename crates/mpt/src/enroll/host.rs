@@ -1,6 +1,5 @@
 //! This host: what it has, what it lacks, which addresses it uses, and its service manager.
 
-use std::env;
 use std::fs;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
@@ -11,6 +10,8 @@ use ipnet::IpNet;
 use mpt_linux::netlink::Netlink;
 
 use super::Name;
+use super::manifest::Manifest;
+use super::state::Readers;
 use crate::Failure;
 use crate::daemon::{nft, resolver};
 
@@ -87,14 +88,21 @@ pub fn enroll_unit(name: &Name) -> String {
 }
 
 /// Returns the folder of the administrator's drop-ins for the unit of a tunnel.
-pub fn drop_in_folder(name: &Name) -> PathBuf {
+fn drop_in_folder(name: &Name) -> PathBuf {
     Path::new("/etc/systemd/system").join(format!("{}.d", tunnel_unit(name)))
 }
 
-/// Returns the program that sets the name servers of an interface, if systemd-resolved runs.
-pub fn resolvectl() -> Option<PathBuf> {
-    let folders = env::var_os("PATH").filter(|_| Path::new("/run/systemd/resolve").is_dir())?;
-    env::split_paths(&folders).map(|folder| folder.join("resolvectl")).find(|program| program.is_file())
+/// Creates drop-ins for the unit of a tunnel: those that are needed, each with its name and its text.
+///
+/// # Errors
+/// The system's error.
+pub fn drop_ins(manifest: &mut Manifest<'_>, name: &Name, all: [(bool, &str, &str); 2]) -> Result<(), Failure> {
+    let folder = drop_in_folder(name);
+    for (_, file, text) in all.into_iter().filter(|(needed, ..)| *needed) {
+        manifest.folder(&folder, Readers::All)?;
+        manifest.file(&folder.join(file), text, Readers::All)?;
+    }
+    Ok(())
 }
 
 /// Fails if there is no TUN device.
@@ -110,15 +118,15 @@ pub fn check_tun() -> Result<(), Failure> {
     }
 }
 
-/// Fails if `nft` cannot be run.
+/// Fails if `nft` cannot be run, with what it does and what does without it.
 ///
 /// # Errors
 /// It is missing or fails.
-pub fn check_nft() -> Result<(), Failure> {
+pub fn check_nft(purpose: &str, without: &str) -> Result<(), Failure> {
     match Command::new(nft::program()).arg("--version").output() {
         Ok(output) if output.status.success() => Ok(()),
-        _ => Err(Failure::new("there is no program nft, which forwards packets of sites to the Internet")
-            .hint("apt install nftables; or --no-masquerade, for a server that forwards nothing")),
+        _ => Err(Failure::new(format!("there is no program nft, which {purpose}"))
+            .hint(format!("apt install nftables; or {without}"))),
     }
 }
 

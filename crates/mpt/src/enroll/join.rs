@@ -2,8 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead as _, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,12 +16,14 @@ use zeroize::Zeroizing;
 use super::answer::{Answer, Joined, MAX_LEN};
 use super::host::{self, Systemd};
 use super::manifest::Manifest;
-use super::server::{check_unused, first_problem, line_unless_default, start_by_hand};
+use super::server::{GATEWAY, check_unused, first_problem, line_unless_default, start_by_hand};
 use super::state::{self, Readers, StateFolder};
 use super::{Line, Name, admit, undo};
 use crate::Failure;
-use crate::config::{self, defaults};
+use crate::config::{self, NAME_SERVER_COUNT, defaults, value_types};
 use crate::control::{Client, RunDir};
+use crate::daemon::nft;
+use crate::interface_name::RESERVED;
 use crate::random;
 
 /// The arguments.
@@ -36,6 +37,9 @@ pub struct Join {
     /// Send all traffic to the Internet through the tunnel
     #[arg(long)]
     default_route: bool,
+    /// With --default-route: share the tunnel with the hosts at this interface; repeat it for several
+    #[arg(long, value_name = "INTERFACE", requires = "default_route")]
+    share: Vec<String>,
 }
 
 /// The key of a site whose request has no answer yet. A repeated request has the same key, so that it gets the same
@@ -56,6 +60,10 @@ pub fn run(join: &Join) -> Result<(), Failure> {
     let state = StateFolder::of(&join.name);
     check_unused(&state)?;
     host::check_tun()?;
+    if !join.share.is_empty() {
+        join.check_shared()?;
+        host::check_nft("shares the tunnel", "leave --share out")?;
+    }
     state.create()?;
     let lock = state.lock()?;
     // Another command may have held the lock.
@@ -203,33 +211,39 @@ fn apply(
     manifest.folder(&state::config_folder(), Readers::Tunnels)?;
     manifest.file(&file, &text, Readers::Tunnels)?;
     let Some(systemd) = systemd else { return Ok(()) };
-    if let Some(resolvectl) = join.resolvectl(joined) {
-        let folder = host::drop_in_folder(&join.name);
-        manifest.folder(&folder, Readers::All)?;
-        let text = name_servers(&join.name, joined, &resolvectl);
-        manifest.file(&folder.join("name-servers.conf"), &text, Readers::All)?;
-    }
+    let drop_ins = [
+        (!join.share.is_empty(), "gateway.conf", GATEWAY),
+        (!join.name_servers(joined).is_empty(), "name-servers.conf", NAME_SERVERS),
+    ];
+    host::drop_ins(&mut manifest, &join.name, drop_ins)?;
     manifest.unit(systemd, host::tunnel_unit(&join.name))
 }
 
 impl Join {
-    /// Returns the program that sets name servers, if those of the tunnel are to answer for this host: with all its
-    /// traffic there, queries to others leave there as well, and may get no answer.
-    fn resolvectl(&self, joined: &Joined) -> Option<PathBuf> {
-        let needed = self.default_route && !joined.dns.is_empty();
-        needed.then(host::resolvectl).flatten()
+    /// Fails if an interface cannot be shared: the server admits a site once, so a mistake has to be found before.
+    fn check_shared(&self) -> Result<(), Failure> {
+        let is_wrong = |name: &&String| {
+            let is_own = name.as_str() == self.name.as_str() || RESERVED.contains(&name.as_str());
+            let is_repeated = self.share.iter().filter(|other| other == name).count() > 1;
+            is_own || is_repeated || !value_types::is_interface(name) || nft::quoted(name).is_none()
+        };
+        match self.share.iter().find(is_wrong) {
+            Some(name) => {
+                let failure =
+                    Failure::new(format!("--share: {name:?} is no interface with other hosts, or is there twice"));
+                Err(failure.hint("`ip link` lists the interfaces, for example --share lan0"))
+            }
+            None => Ok(()),
+        }
     }
-}
 
-/// Returns a drop-in that passes name servers to systemd-resolved for all names. It forgets them with the interface.
-/// The tunnel itself may not change them, so the command runs with the rights of root ("+"), and may fail ("-").
-fn name_servers(name: &Name, joined: &Joined, resolvectl: &Path) -> String {
-    let servers: Vec<_> = joined.dns.iter().map(ToString::to_string).collect();
-    let (resolvectl, servers) = (resolvectl.display(), servers.join(" "));
-    format!(
-        "# By mpt join; mpt setup undo {name} removes it.\n[Service]\n\
-         ExecStartPost=-+{resolvectl} dns {name} {servers}\nExecStartPost=-+{resolvectl} domain {name} ~.\n"
-    )
+    /// Returns the name servers that are to answer for this host: with all its traffic in the tunnel, queries to others
+    /// leave there as well, and may get no answer.
+    fn name_servers(&self, joined: &Joined) -> Vec<IpAddr> {
+        let count = if self.default_route { NAME_SERVER_COUNT } else { 0 };
+        let has_family = |ip: &&IpAddr| joined.addresses.iter().any(|net| net.addr().is_ipv4() == ip.is_ipv4());
+        joined.dns.iter().filter(has_family).take(count).copied().collect()
+    }
 }
 
 /// Returns the configuration. Text of the server gets into it as a parsed key, address or number only.
@@ -254,6 +268,10 @@ fn config(join: &Join, line: &Line, key: &KeyPair, joined: &Joined, own_port: u1
         let routes = quoted(&mut joined.addresses.iter().map(|net| all(net).to_owned()));
         line_unless_default(&mut text, "routes", format!("[{routes}]"), false);
     }
+    let dns = quoted(&mut join.name_servers(joined).iter().map(ToString::to_string));
+    line_unless_default(&mut text, "dns", format!("[{dns}]"), dns.is_empty());
+    let share = quoted(&mut join.share.iter().cloned());
+    line_unless_default(&mut text, "share", format!("[{share}]"), share.is_empty());
     if let Some(mtu) = joined.mtu {
         line_unless_default(&mut text, "mtu", mtu, false);
     }
@@ -270,9 +288,9 @@ fn report(join: &Join, joined: &Joined, systemd: Option<&Systemd>) -> Result<(),
     crate::cli::print(format_args!("{}: {}\n", join.name, addresses.join(", ")))?;
     if !joined.dns.is_empty() {
         let servers: Vec<_> = joined.dns.iter().map(ToString::to_string).collect();
-        let used = match systemd.is_some() && join.resolvectl(joined).is_some() {
-            true => "systemd-resolved uses them",
-            false => "yours stay: only with --default-route and systemd-resolved are they changed",
+        let used = match join.name_servers(joined).is_empty() {
+            true => "yours stay: --default-route changes them",
+            false => "this host uses them while the tunnel is up",
         };
         eprintln!("name servers of the server: {}; {used}", servers.join(", "));
     }
@@ -300,6 +318,7 @@ fn wait_for_path(name: &Name) -> Result<(), Failure> {
     }
 }
 
+const NAME_SERVERS: &str = include_str!("../../../../packaging/systemd/name-servers.conf");
 /// The file with the key of a request.
 const PENDING: &str = "join.json";
 const CONNECT: Duration = Duration::from_secs(5);
@@ -311,10 +330,13 @@ const BETWEEN_QUERIES: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn text(default_route: bool, public_key: &str) -> Zeroizing<String> {
-        let join = Join { line: String::new(), name: "home".parse().unwrap(), default_route };
+        let share = if default_route { vec!["lan0".to_owned()] } else { Vec::new() };
+        let join = Join { line: String::new(), name: "home".parse().unwrap(), default_route, share };
         let token = mpt_proto::crypto::handshake::enrolment::Token::from_bytes([1; 32]);
         let addresses = vec!["203.0.113.7".parse().unwrap(), "2001:db8::7".parse().unwrap()];
         let line = Line { addresses, port: 5000, key: PublicKey::from_bytes([2; 32]), token };
@@ -322,7 +344,9 @@ mod tests {
             public_key: public_key.to_owned(),
             addresses: vec!["10.77.0.2/24".parse().unwrap(), "fd77::2/64".parse().unwrap()],
             mtu: Some(1_300),
-            dns: Vec::new(),
+            dns: ["198.51.100.1", "198.51.100.2", "198.51.100.3", "198.51.100.4"]
+                .map(|ip| ip.parse().unwrap())
+                .to_vec(),
         };
         config(&join, &line, &KeyPair::generate([3; 32]), &joined, 6_000)
     }
@@ -332,10 +356,12 @@ mod tests {
         let server = KeyPair::generate([4; 32]).public().to_string();
         let file = config::parse(Path::new("home.toml"), &text(true, &server)).unwrap();
         assert_eq!((file.interface.as_str(), *file.port, file.routes.len()), ("home", 6_000, 2));
+        assert_eq!((&file.share[..], file.dns.len()), (&["lan0".to_owned()][..], 3));
         let remotes: Vec<_> =
             file.peers[0].auto.as_ref().unwrap().remotes.iter().map(|at| at.value.to_string()).collect();
         assert_eq!(remotes, ["203.0.113.7:5000", "[2001:db8::7]:5000"]);
-        assert_eq!(config::parse(Path::new("home.toml"), &text(false, &server)).unwrap().routes.len(), 0);
+        let alone = config::parse(Path::new("home.toml"), &text(false, &server)).unwrap();
+        assert_eq!((alone.routes.len(), alone.dns.len(), alone.share.len()), (0, 0, 0));
     }
 
     #[test]

@@ -56,7 +56,10 @@ pub fn run(server: Server) -> Result<(), Failure> {
     check_unused(&state)?;
     host::check_tun()?;
     if !server.no_masquerade {
-        host::check_nft()?;
+        host::check_nft(
+            "forwards packets of sites to the Internet",
+            "--no-masquerade, for a server that forwards nothing",
+        )?;
     }
     host::check_port(server.port)?;
     let addresses = server.addresses()?;
@@ -191,13 +194,8 @@ impl Server {
 
     /// Writes drop-ins for what the unit does not permit by itself.
     fn drop_ins(&self, manifest: &mut Manifest<'_>) -> Result<(), Failure> {
-        let folder = host::drop_in_folder(&self.name);
-        let needed = [(!self.no_masquerade, "gateway.conf", GATEWAY), (self.port < 1024, "low-port.conf", LOW_PORT)];
-        for (_, name, text) in needed.iter().filter(|(needed, ..)| *needed) {
-            manifest.folder(&folder, Readers::All)?;
-            manifest.file(&folder.join(name), text, Readers::All)?;
-        }
-        Ok(())
+        let all = [(!self.no_masquerade, "gateway.conf", GATEWAY), (self.port < 1024, "low-port.conf", LOW_PORT)];
+        host::drop_ins(manifest, &self.name, all)
     }
 }
 
@@ -263,7 +261,7 @@ pub fn format_lifetime(time: Duration) -> String {
 /// In seconds.
 const LIFETIMES: [(&str, u64); 4] = [("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400)];
 const LONGEST_S: u64 = 30 * 86_400;
-const GATEWAY: &str = include_str!("../../../../packaging/systemd/gateway.conf");
+pub const GATEWAY: &str = include_str!("../../../../packaging/systemd/gateway.conf");
 const LOW_PORT: &str = include_str!("../../../../packaging/systemd/low-port.conf");
 
 #[cfg(test)]

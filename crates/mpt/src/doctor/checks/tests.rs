@@ -1,0 +1,118 @@
+//! The list of checks, and the faults that no namespace can have.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use mpt_linux::netlink::Link;
+
+use super::*;
+use crate::config;
+use crate::control::report::{PathReport, PeerReport, Report, TunnelReport};
+use crate::doctor::facts::{Config, Control, Socket, Wait};
+use crate::doctor::render::{Checked, Verdict};
+
+const REFERENCE: &str = include_str!("../../../../../docs/guide/doctor.md");
+
+fn facts() -> Facts {
+    let text = "private_key = \"ThisKeyIsNoSecretMakeOneWithMptKeyNewForA00=\"\n\
+                address = [\"10.77.0.1/24\"]\n[[peer]]\n\
+                public_key = \"L9KmJrU6cEijjCMPChI6nwiwCqg1zoPrZK10FzGwnWg=\"\nremote = \"192.0.2.2\"\n";
+    let file = config::parse(Path::new("mpt0.toml"), text).unwrap();
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    let tunnel = TunnelReport { interface: "mpt0".to_owned(), version, ..TunnelReport::default() };
+    let mut facts = Facts {
+        is_root: true,
+        interface: "mpt0".to_owned(),
+        config: Config::Read(Box::new(file)),
+        control: Control::Report(Box::new(Report { tunnel, ..Report::default() })),
+        ..Facts::default()
+    };
+    (facts.host.aes, facts.host.clock_synchronised) = (Some(true), Some(true));
+    facts.host.socket = Some(Socket { offload_problems: Vec::new(), receive_buffer: (4_000, 4_000) });
+    facts
+}
+
+fn names(facts: &Facts) -> Vec<&'static str> {
+    let has_finding = |check: &&Check| (check.run)(facts).is_some_and(|findings| !findings.is_empty());
+    CHECKS.iter().filter(has_finding).map(|check| check.name).collect()
+}
+
+#[test]
+fn the_reference_has_a_row_for_each_check_and_no_other() {
+    let section = REFERENCE.split("\n## ").find(|section| section.starts_with("The checks")).unwrap();
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    let described: BTreeSet<_> = rows.map(|(name, _)| name).collect();
+    assert_eq!(described, CHECKS.iter().map(|check| check.name).collect());
+    assert_eq!(described.len(), CHECKS.len(), "no name is there twice");
+}
+
+#[test]
+fn a_host_without_a_fault_has_no_finding() {
+    assert_eq!(names(&facts()), [""; 0]);
+    assert_eq!(names(&Facts::default()), ["running"]);
+}
+
+#[test]
+fn properties_of_the_kernel_and_the_processor_are_found() {
+    let with = |change: &dyn Fn(&mut Facts)| {
+        let mut facts = facts();
+        change(&mut facts);
+        names(&facts)
+    };
+    assert_eq!(with(&|facts| facts.host.clock_synchronised = Some(false)), ["clock_synchronised"]);
+    assert_eq!(with(&|facts| facts.host.aes = Some(false)), ["aes"]);
+    let refused = || vec!["UDP GSO: refused by the kernel".to_owned()];
+    let socket = || Socket { offload_problems: refused(), receive_buffer: (4_000, 4_000) };
+    assert_eq!(with(&|facts| facts.host.socket = Some(socket())), ["offload"]);
+    // A container may not exceed net.core.rmem_max, which is one for the whole machine.
+    let clamped = || Socket { offload_problems: Vec::new(), receive_buffer: (212_992, 4_194_304) };
+    assert_eq!(with(&|facts| facts.host.socket = Some(clamped())), ["receive_buffer"]);
+    let other = |facts: &mut Facts| match &mut facts.control {
+        Control::Report(report) => report.tunnel.version = "0.0.9".to_owned(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(with(&other), ["version"]);
+}
+
+#[test]
+fn a_path_is_narrow_by_comparison_with_what_it_is_probed_for() {
+    let find = |configured: Option<usize>, link_mtu: u32, carried: usize| {
+        let mut facts = facts();
+        let Config::Read(file) = &mut facts.config else { panic!("a file") };
+        file.mtu = configured.map(|mtu| file.port.map(|_| mtu));
+        let path = PathReport { name: "eth1".to_owned(), up: true, mtu_bytes: Some(carried), ..PathReport::default() };
+        let peer = PeerReport { name: "peer".to_owned(), paths: vec![path], ..PeerReport::default() };
+        let Control::Report(report) = &mut facts.control else { panic!("a report") };
+        report.peers.push(peer);
+        facts.network.links = vec![Link { index: 2, name: "eth1".to_owned(), mtu: link_mtu, up: true, running: true }];
+        names(&facts)
+    };
+    assert_eq!(find(None, 1_500, 1_250), ["path_mtu"]);
+    // A configured MTU, jumbo frames, PPPoE, and an interface that carries no more.
+    for (configured, link_mtu, carried) in
+        [(Some(1_280), 1_500, 1_280), (None, 9_000, 1_437), (None, 1_500, 1_429), (None, 1_300, 1_237)]
+    {
+        assert_eq!(find(configured, link_mtu, carried), [""; 0], "{configured:?} {link_mtu}");
+    }
+}
+
+#[test]
+fn without_facts_a_check_is_skipped_and_only_failures_fail() {
+    let mut facts = facts();
+    let wait = Wait { time: Duration::from_secs(2), answered: false };
+    for source in [Source::Host, Source::Network, Source::Firewall] {
+        facts.waits.insert(source, wait);
+    }
+    facts.host.aes = Some(false);
+    let checked = Checked::of(&facts);
+    assert_eq!([Verdict::Failed, Verdict::Warning].map(|verdict| checked.count(verdict)), [0, 0]);
+    assert!(checked.text().contains("skipped  aes: no answer within 2.0 s\n"), "{}", checked.text());
+
+    facts.waits.clear();
+    facts.names = vec![("home.example.org".to_owned(), Err("no resolver answered within 2 s".to_owned()))];
+    let checked = Checked::of(&facts);
+    assert_eq!([Verdict::Failed, Verdict::Warning].map(|verdict| checked.count(verdict)), [1, 1]);
+    let text = checked.text();
+    assert!(text.find("FAILED   names") < text.find("warning  aes"), "{text}");
+}

@@ -1,0 +1,131 @@
+//! The tunnel itself: configuration, process, folders, and the handshakes that it refused.
+
+use super::{Finding, Outcome, failed, unless, warning};
+use crate::config;
+use crate::config::model::Mode;
+use crate::doctor::facts::{Config, Control, Facts};
+
+/// The file can be read and has no mistakes; others may not read a file with a key.
+pub fn configuration(facts: &Facts) -> Outcome {
+    let finding = |problem: &config::Problem| {
+        let cure = problem.hint.clone().unwrap_or_else(|| "docs/guide/config.md has all keys".to_owned());
+        let line = problem.line.map_or_else(String::new, |line| format!(":{line}"));
+        let cause = format!("{}{line}: {}", problem.file.display(), problem.what);
+        match problem.severity {
+            config::Severity::Error => failed(cause, cure),
+            config::Severity::Warning => warning(cause, cure),
+        }
+    };
+    match &facts.config {
+        // A member of the tunnel's group may read the status, and not the file.
+        Config::Broken(..) if !facts.is_root => None,
+        Config::Broken(_, problems) => Some(problems.iter().map(finding).collect()),
+        Config::Read(file) => Some(file.warnings.iter().map(finding).collect()),
+        Config::Absent => None,
+    }
+}
+
+pub fn running(facts: &Facts) -> Outcome {
+    let name = &facts.interface;
+    if matches!(facts.control, Control::Refused(_)) && !facts.is_root {
+        return None;
+    }
+    Some(match &facts.control {
+        Control::Absent => {
+            vec![failed(format!("the tunnel {name} is not running"), "mpt up FILE; its log has the reason if it ends")]
+        }
+        Control::Blocked => vec![failed(
+            format!("the tunnel {name} is not running, and its kill switch keeps this host off the net"),
+            format!("mpt up FILE; or mpt down {name} to remove the kill switch"),
+        )],
+        Control::Refused(failure) => {
+            vec![failed(
+                failure.what.clone(),
+                failure.hint.clone().unwrap_or_else(|| "see the log of the tunnel".to_owned()),
+            )]
+        }
+        Control::Silent | Control::Report(_) => Vec::new(),
+    })
+}
+
+pub fn responds(facts: &Facts) -> Outcome {
+    let is_silent = match &facts.control {
+        Control::Silent => true,
+        Control::Report(_) => false,
+        Control::Absent | Control::Blocked | Control::Refused(_) => return None,
+    };
+    unless(!is_silent, || {
+        failed(
+            format!("the tunnel {} runs and does not answer at its control socket", facts.interface),
+            "end its process and start it again; under systemd the watchdog does that within 30 s",
+        )
+    })
+}
+
+pub fn version(facts: &Facts) -> Outcome {
+    let (running, own) = (&facts.report()?.tunnel.version, env!("CARGO_PKG_VERSION"));
+    let cause = match running == own {
+        false => format!("the tunnel runs version {running}, and this program is version {own}"),
+        true if facts.host.program_replaced => "the program was replaced since the tunnel started".to_owned(),
+        true => return Some(Vec::new()),
+    };
+    Some(vec![warning(cause, format!("restart the tunnel: systemctl restart mpt@{}", facts.interface))])
+}
+
+pub fn tun_device(facts: &Facts) -> Outcome {
+    // The tunnel of a service manager may use a device that this user may not open.
+    if !facts.is_root {
+        return None;
+    }
+    unless(facts.host.tun_problem.is_none(), || {
+        let (cause, cure) = facts.host.tun_problem.clone().unwrap_or_default();
+        failed(cause, cure)
+    })
+}
+
+pub fn state_directory(facts: &Facts) -> Outcome {
+    facts.report()?;
+    let problem = facts.host.state_problem.as_ref();
+    unless(problem.is_none(), || {
+        let cause = format!("the state directory: {}", problem.map_or("", String::as_str));
+        warning(
+            cause,
+            "free space, or chown it to the user of the tunnel: usage and handshake times are lost at a restart",
+        )
+    })
+}
+
+pub fn unknown_key(facts: &Facts) -> Outcome {
+    refused(facts, "unknown_peer", |count| {
+        warning(
+            format!("{count} handshakes came from a host whose key is in no [[peer]]"),
+            "put its public key into a [[peer]] here: mpt key public prints it there, from its private key",
+        )
+    })
+}
+
+pub fn wrong_key(facts: &Facts) -> Outcome {
+    refused(facts, "bad_mac", |count| {
+        warning(
+            format!("{count} handshakes were made for another public key than that of this host"),
+            "correct public_key in the [[peer]] of the other host: mpt key public prints the right one here",
+        )
+    })
+}
+
+pub fn old_handshake(facts: &Facts) -> Outcome {
+    refused(facts, "stale_handshake", |count| {
+        warning(
+            format!("{count} handshakes of a peer were older than its last one"),
+            "set the clock of the peer, or give the second host that uses its key a key of its own",
+        )
+    })
+}
+
+fn refused(facts: &Facts, reason: &str, finding: impl FnOnce(u64) -> Finding) -> Outcome {
+    if *facts.file()?.mode != Mode::Native {
+        return None;
+    }
+    let count = facts.report()?.drops.get(reason).copied().unwrap_or(0);
+    unless(count == 0, || finding(count))
+}
