@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 30
-.PHONY: all demo test check docs wasm deny msrv miri asan fuzz packages check-packages prerequisites clean
+.PHONY: all demo test check docs wasm deny msrv miri asan fuzz deb packages check-packages release prerequisites clean
 
 all:
 	$(CARGO) build --release
@@ -80,14 +80,25 @@ fuzz:
 	  cargo +nightly fuzz run $$target corpus/$$target seeds/$$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
 	done
 
-# Makes target/packages: Debian packages of mpt and mpt-lab for this host's architecture, and SHA256SUMS.
-packages:
+# Makes the Debian packages of this host's architecture, mpt and mpt-lab, in target/packages. Needs no cross compiler.
+deb:
 	$(CARGO) build --release -p mpt -p mpt-lab
+	./scripts/build-deb
+
+# Makes target/packages: Debian packages, rpms, static tarballs, an image, SBOMs and SHA256SUMS, for the architectures in
+# PACKAGES (amd64 arm64 armhf i386).
+packages:
 	./scripts/build-packages
 
-# Installs, upgrades, removes and purges them in a fresh Debian 12, as root.
+# Checks them: contents, programs of all architectures, lintian; installs, upgrades, removes and purges them in a fresh
+# Debian 12, as root; makes those of amd64 again in another folder and compares.
 check-packages: packages
 	./scripts/check-packages
+	./scripts/package/check-reproducible target/packages
+
+# Makes a release of a tagged commit: checks version, changelog and tag, then packages, source archive and notes.
+release:
+	./scripts/release
 
 prerequisites:
 	@./scripts/prerequisites

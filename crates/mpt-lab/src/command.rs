@@ -20,6 +20,7 @@ use mpt_lab::{
 };
 use mpt_sim::seed::Seed;
 use std::{
+    env,
     error::Error,
     fs,
     io::{self, IsTerminal, Write as _, stderr},
@@ -248,14 +249,17 @@ fn options(run: &RunArgs) -> Result<Options, Box<dyn Error>> {
     Ok(Options { keys, quick: run.quick, seed: run.seed, substrate, mode, against, build })
 }
 
-/// Returns the commit of the source tree from which this program was built.
+/// Returns the commit of the source tree in whose target folder this program is; of an installed program, the version.
 fn build() -> String {
+    let program = env::current_exe().unwrap_or_default();
     let git = process::Command::new("git")
-        .args(["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty", "--abbrev=10"])
+        .arg("-C")
+        .arg(program.parent().unwrap_or(Path::new("/")))
+        .args(["describe", "--always", "--dirty", "--abbrev=10"])
         .stderr(process::Stdio::null())
         .output();
-    let text = git.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    text.unwrap_or_default()
+    let text = git.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
+    if text.is_empty() { env!("MPT_VERSION").to_owned() } else { text }
 }
 
 /// Returns the default folder. It depends only on the options, so that the same command continues its run.

@@ -26,7 +26,7 @@ use std::{
 
 /// Emulated links and experiments for MPT.
 #[derive(Parser)]
-#[command(name = "mpt-lab", version)]
+#[command(name = "mpt-lab", version = env!("MPT_VERSION"))]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -7,6 +7,13 @@ use nix::{
 };
 use std::{os::fd::AsFd, ptr, time::Duration};
 
+/// The kernel's `struct __kernel_timespec`, the same on 32 and 64 bits.
+#[repr(C)]
+struct KernelTimespec {
+    seconds: i64,
+    nanoseconds: i64,
+}
+
 /// Waits until one of several file descriptors is readable.
 pub struct Poller {
     epoll: Epoll,
@@ -29,7 +36,7 @@ impl Poller {
     /// Waits until a file descriptor is readable or `timeout` expires, and lists the keys of the readable ones.
     pub fn wait(&mut self, timeout: Duration, ready: &mut Vec<usize>) -> nix::Result<()> {
         ready.clear();
-        let timeout = libc::timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
+        let timeout = KernelTimespec { seconds: timeout.as_secs() as i64, nanoseconds: timeout.subsec_nanos().into() };
         // SAFETY: `events` has space for the number of entries given, `timeout` outlives the call, a null mask of
         // length 0 means none. This is the raw system call because glibc has a function for it only since 2.35.
         let count = unsafe {
