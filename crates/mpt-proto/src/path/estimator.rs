@@ -206,10 +206,15 @@ impl PathEstimator {
         (self.delay.jitter() * 2).max(self.sent.max_reordering())
     }
 
-    /// Returns the round trip of nearly all packets while the path is empty, which is that of a flow that is delivered
-    /// in order.
+    /// Returns the round trip of nearly all packets, which is that of a flow that is delivered in order.
     pub fn in_order_rtt(&self) -> Duration {
-        self.base_rtt().min(self.rtt.smoothed()) + self.delay_margin()
+        self.rtt.smoothed() + self.delay_margin()
+    }
+
+    /// Returns the round trip of nearly all packets from the peer whose answers leave on an empty path: without the
+    /// queue on the way out.
+    pub fn inbound_rtt(&self) -> Duration {
+        self.in_order_rtt().saturating_sub(self.delay.queue()).max(self.rtt.min())
     }
 
     /// Returns the mean time of a packet in flight while the path is empty: the least mean of the last 10 s. By

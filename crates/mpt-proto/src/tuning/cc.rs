@@ -74,7 +74,7 @@ pub mod queue_estimate {
     /// A shorter queue cannot be distinguished from the spacing of ACKs.
     pub const MIN_QUEUE: Duration = Duration::from_millis(1);
     /// Least known size of a buffer. An overflow shows that it is short, whatever the spacing of ACKs.
-    pub const MIN_BUFFER: Duration = Duration::from_micros(200);
+    pub const MIN_BUFFER: Duration = Duration::from_micros(100);
     /// Users notice a longer queue (the lab's limit for added latency is 60 ms at the 99th percentile).
     pub const MAX_QUEUE: Duration = Duration::from_millis(25);
     /// With jitter below RTT / 32 a rate measured over half a round trip is off by less than a tenth.

@@ -78,11 +78,14 @@ impl QueueEstimate {
         (self.round_min, self.round_max, self.round_sum) = (Duration::MAX, Duration::ZERO, (Duration::ZERO, 0));
     }
 
-    /// Records a buffer overflow: the buffer holds about the round's maximum queue. A shorter one than [`MIN_QUEUE`]
-    /// shows only with low jitter.
+    /// Records a buffer overflow: the buffer holds about the round's maximum queue. With low jitter, no more than was
+    /// known before; with high jitter, a queue below [`MIN_QUEUE`] is not known.
     pub fn on_overflow(&mut self) {
-        let least = if self.is_low_jitter() { MIN_BUFFER } else { MIN_QUEUE };
-        self.buffer_limit = (self.round_max * 3 / 4).clamp(least, MAX_QUEUE);
+        let (shown, least) = match self.is_low_jitter() {
+            true => (self.round_max.min(self.buffer_limit), MIN_BUFFER),
+            false => (self.round_max, MIN_QUEUE),
+        };
+        self.buffer_limit = (shown * 3 / 4).clamp(least, MAX_QUEUE);
     }
 
     /// Records that ProbeRTT drained our short queue; the standing queue stays as it is.

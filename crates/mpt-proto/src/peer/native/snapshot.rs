@@ -15,7 +15,7 @@ use crate::sched::reserve::Reprobe;
 use crate::time::{Rate, Time};
 use crate::tuning::Rule;
 use crate::tuning::peer::queue_delay::{IN_USE, MAX_QUEUE_DELAY, MAX_SHORTAGE, OUTAGE};
-use crate::tuning::peer::snapshot::{FIRST_FLIGHT, INITIAL_WINDOW, LOW_JITTER, STALE};
+use crate::tuning::peer::snapshot::{FIRST_FLIGHT, INITIAL_WINDOW, LOW_JITTER, MIN_RATE_TIME, STALE};
 use crate::tuning::queue::codel;
 use crate::tuning::sched::reserve::{BACKLOG_FACTOR, NEGLIGIBLE_RATIO, RESERVED_RATIO, TRAIN};
 
@@ -55,9 +55,9 @@ impl Native {
         let rtt = estimator.rtt();
         let srtt = rtt.smoothed();
         // A few packets show little of a path: before it was filled, its rate is at least an initial window each round
-        // trip.
-        let is_known = !self.cc.never_filled(id);
-        let min_rate = if is_known { Rate::ZERO } else { Rate::of(INITIAL_WINDOW, srtt.max(Duration::from_millis(1))) };
+        // trip. Round trips of less than 10 ms may be too short to fill it.
+        let is_shown = srtt >= MIN_RATE_TIME && !self.cc.never_filled(id);
+        let min_rate = if is_shown { Rate::ZERO } else { Rate::of(INITIAL_WINDOW, srtt.max(MIN_RATE_TIME)) };
         let rate = self.cc.bottleneck(id).unwrap_or(self.cc.pacing(id)).max(min_rate);
         let paced = path.next_send.since(now);
         let missing = self.datagram().saturating_sub(room);
@@ -267,7 +267,7 @@ impl Native {
 /// its jitter, and the ACK the fastest one: half of the RTT of each.
 pub(super) fn inner_rtt(now: Time, paths: &PathTable<NativePath>) -> InnerRtt {
     let known = paths.iter().filter(|path| path.estimator.rtt().is_known());
-    let rtt = |path: &NativePath| path.estimator.in_order_rtt();
+    let rtt = |path: &NativePath| path.estimator.inbound_rtt();
     let fastest = known.clone().map(rtt).min().unwrap_or_default();
     let over = |slowest: Option<Duration>| (slowest.unwrap_or(fastest) + fastest) / 2;
     let brings_data = |path: &&NativePath| path.last_data_received.is_some_and(|at| now.since(at) <= rtt(path));
