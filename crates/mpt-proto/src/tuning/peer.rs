@@ -103,7 +103,8 @@ pub mod snapshot {
     /// Ten packets (RFC 6928).
     pub const INITIAL_WINDOW: u64 = 10 * DATAGRAM;
     /// Minimum time for it. In 1 ms it was 120 Mbit/s, and beside a link of 13 Mbit/s without delay no other one was
-    /// used: 11 % of the sum. Without it, a link of 20 Mbit/s without delay, whose first estimate was 3, stayed reserved.
+    /// used: 11 % of the sum. Without a minimum rate, a link of 20 Mbit/s without delay, whose first estimate was 3,
+    /// stayed reserved.
     pub const MIN_RATE_TIME: Duration = Duration::from_millis(10);
     /// The window that a controller gives a path before the first ACK.
     pub const FIRST_FLIGHT: u64 = 32 * DATAGRAM;
