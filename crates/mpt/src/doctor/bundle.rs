@@ -156,6 +156,8 @@ const PERMITTED: &[&str] = &[
     "port",
     "mtu",
     "routes",
+    "dns",
+    "share",
     "kill_switch",
     "outside",
     "masquerade",
