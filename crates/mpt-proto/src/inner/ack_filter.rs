@@ -34,7 +34,7 @@ pub struct AckFilter {
     startup_until: Time,
 }
 
-/// RTTs of inner flows without queues.
+/// RTTs of inner flows without our queues, which their data does not pass.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InnerRtt {
     /// Over the slowest path that brings their packets.

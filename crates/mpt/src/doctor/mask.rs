@@ -1,8 +1,8 @@
 //! Removes secrets, addresses and names of hosts from a text.
 //!
 //! Each address gets a label that is the same in all texts of a bundle, so that two of them can be compared:
-//! `public4-1`, `private4-2`, `link6-1`. Longer words of the alphabets of Base64 and hexadecimal are removed, whatever
-//! they are: keys, tokens, and lines for sites. When in doubt, a text loses too much.
+//! `public4-1`, `private4-2`, `link6-1`. Every run of 40 or more characters of Base64 or hexadecimal is removed,
+//! because it may be a key, a token or a line for a site. Some runs that are no secrets are removed as well.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,31 +10,32 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// The labels so far.
 #[derive(Debug, Default)]
 pub struct Mask {
-    /// Texts that are replaced wherever they are, with their replacement.
-    words: Vec<(String, String)>,
+    /// Texts that are replaced wherever they occur, with their replacement.
+    hidden: Vec<(String, String)>,
     labels: BTreeMap<String, String>,
     counts: BTreeMap<&'static str, usize>,
 }
 
 impl Mask {
-    /// Replaces this secret wherever it is. Short ones are left out: they would remove ordinary words.
+    /// Replaces this secret wherever it occurs. A secret of less than [`SHORTEST_SECRET`] characters is not replaced,
+    /// because ordinary words may contain it.
     pub fn hide(&mut self, secret: &str) {
         if secret.len() >= SHORTEST_SECRET {
-            self.words.push((secret.to_owned(), REMOVED.to_owned()));
+            self.hidden.push((secret.to_owned(), REMOVED.to_owned()));
         }
     }
 
     /// Replaces this name of a host by a label.
     pub fn hide_name(&mut self, name: &str) {
         let label = self.label("name", name);
-        self.words.push((name.to_owned(), label));
+        self.hidden.push((name.to_owned(), label));
     }
 
     /// Returns the text without secrets, addresses and hidden names.
     pub fn apply(&mut self, text: &str) -> String {
-        // Longer words first: one may contain another.
-        self.words.sort_by_key(|(word, _)| std::cmp::Reverse(word.len()));
-        let text = self.words.iter().fold(text.to_owned(), |text, (word, label)| text.replace(word, label));
+        // A longer text may contain a shorter one, so it is replaced first.
+        self.hidden.sort_by_key(|(hidden, _)| std::cmp::Reverse(hidden.len()));
+        let text = self.hidden.iter().fold(text.to_owned(), |text, (hidden, label)| text.replace(hidden, label));
         let text = replace_runs(&text, is_encoded, |run| is_secret(run).then(|| REMOVED.to_owned()));
         let text = replace_runs(&text, |c| c.is_ascii_alphanumeric(), |run| self.interface(run));
         let text = replace_runs(&text, |c| c.is_ascii_digit() || c == '.', |run| self.ipv4(run));
@@ -132,7 +133,7 @@ fn is_encoded(c: char) -> bool {
     c.is_ascii_alphanumeric() || "+/=_-".contains(c)
 }
 
-/// Returns true for a word as long as a key, and for one with such a part.
+/// Returns true if a run of encoded characters is at least as long as a key and has a digit, a capital letter or `=`.
 fn is_secret(run: &str) -> bool {
     let has_digit_or_capital = run.contains(|c: char| c.is_ascii_digit() || c.is_ascii_uppercase() || c == '=');
     run.len() >= KEY && has_digit_or_capital

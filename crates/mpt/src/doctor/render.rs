@@ -33,7 +33,7 @@ struct Result {
     findings: Vec<Finding>,
 }
 
-/// The result of a check, in one word.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {

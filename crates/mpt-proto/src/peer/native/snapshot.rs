@@ -263,8 +263,8 @@ impl Native {
     }
 }
 
-/// Returns the RTTs of the inner flows without queues. A packet takes the slowest path, because order is restored, with
-/// its jitter, and the ACK the fastest one: half of the RTT of each.
+/// Returns the RTTs of the inner flows without our queues. A packet takes the slowest path, because order is restored,
+/// with its jitter, and the ACK the fastest one: half of the RTT of each.
 pub(super) fn inner_rtt(now: Time, paths: &PathTable<NativePath>) -> InnerRtt {
     let known = paths.iter().filter(|path| path.estimator.rtt().is_known());
     let rtt = |path: &NativePath| path.estimator.inbound_rtt();
