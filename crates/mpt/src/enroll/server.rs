@@ -61,7 +61,6 @@ pub fn run(server: Server) -> Result<(), Failure> {
             "--no-masquerade, for a server that forwards nothing",
         )?;
     }
-    host::check_port(server.port)?;
     let addresses = server.addresses()?;
     let networks = server.networks()?;
     state.create()?;
@@ -98,6 +97,8 @@ fn apply(server: &Server, state: &StateFolder, addresses: Vec<IpAddr>, networks:
     let _lock = state.lock()?;
     // Another command may have held the lock.
     check_unused(state)?;
+    // The check binds the port for a moment; without the lock, two commands would find it used by each other.
+    host::check_port(server.port)?;
     undo::or_roll_back(state, || {
         let key = random::key_pair()?.secret_base64();
         state.write(SERVER, &ServerState { addresses, port: server.port, key, dns: server.dns.clone() })?;
