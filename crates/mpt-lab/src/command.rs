@@ -8,6 +8,7 @@ use mpt_lab::{
         self, Options,
         contender::Contender,
         matrix,
+        population::committed,
         record::{self, Record},
         result::{CaseResult, Substrate},
         store::{self, Store},
@@ -171,19 +172,14 @@ pub(crate) fn trace(key: &str, seed: Seed, length: Duration, picture: &Path, qlo
     Ok(())
 }
 
-/// Computes the simulator's figures and prints the differences to the committed file, or writes that file.
+/// Computes the simulator's figures and prints the differences to the committed files, or writes these files.
 pub(crate) fn matrix(accept: bool) -> CommandResult {
-    if !Path::new(matrix::FILE).parent().is_some_and(Path::is_dir) {
-        return Err(format!("{} not found; hint: run this in the root of the source tree", matrix::FILE).into());
-    }
+    check_source_tree(matrix::FILE)?;
     let computed = matrix::compute(&progress("matrix"))?;
     ProgressBar::default().end();
     let mut changes = 0;
     for (file, computed) in [(matrix::FILE, computed.matrix), (matrix::JOURNALS, computed.journals)] {
-        let committed = fs::read_to_string(file).unwrap_or_default();
-        let changed = matrix::difference(&committed, &computed);
-        changed.iter().for_each(|line| println!("{line}"));
-        changes += changed.len();
+        changes += print_changes(file, &computed);
         if accept {
             fs::write(file, computed)?;
         }
@@ -194,6 +190,32 @@ pub(crate) fn matrix(accept: bool) -> CommandResult {
         }
         _ => Ok(()),
     }
+}
+
+/// Computes the committed mixes, prints the differences to their file, and writes it.
+pub(crate) fn accept_population() -> CommandResult {
+    check_source_tree(committed::FILE)?;
+    let computed = committed::compute(0..committed::CASES, &progress("population"));
+    ProgressBar::default().end();
+    print_changes(committed::FILE, &computed);
+    fs::write(committed::FILE, computed)?;
+    Ok(())
+}
+
+/// Fails early, before the runs, if the folder of a committed file does not exist here.
+fn check_source_tree(file: &str) -> CommandResult {
+    match Path::new(file).parent().is_some_and(Path::is_dir) {
+        true => Ok(()),
+        false => Err(format!("{file} not found; hint: run this in the root of the source tree").into()),
+    }
+}
+
+/// Prints the lines in which a committed file differs from the computed text, and returns their number.
+fn print_changes(file: &str, computed: &str) -> usize {
+    let committed = fs::read_to_string(file).unwrap_or_default();
+    let changed = matrix::difference(&committed, computed);
+    changed.iter().for_each(|line| println!("{line}"));
+    changed.len()
 }
 
 /// Returns a function that shows the progress of parallel runs if stderr is a terminal.

@@ -1,7 +1,7 @@
 //! `mpt-lab population`.
 
 use crate::{
-    command::{print, progress},
+    command::{accept_population, print, progress},
     progress_bar::ProgressBar,
 };
 use clap::Args;
@@ -31,6 +31,9 @@ pub(crate) struct PopulationArgs {
     /// Also runs MPT over each path alone and over all but one; takes four times as long.
     #[arg(long)]
     parts: bool,
+    /// Also runs a call beside the flow, and reports the delay that the flow adds to it.
+    #[arg(long)]
+    call: bool,
     /// Rules of the core to switch off.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     without: Vec<Rule>,
@@ -40,14 +43,21 @@ pub(crate) struct PopulationArgs {
     /// File for a picture of the cumulative distributions.
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
+    /// Runs the committed mixes, prints the lines that differ, and writes them to their file; excludes other options.
+    #[arg(long, exclusive = true)]
+    accept: bool,
 }
 
 /// Runs the mixes and prints the distributions and the worst cases.
 pub(crate) fn run(args: &PopulationArgs) -> Result<(), Box<dyn Error>> {
+    if args.accept {
+        return accept_population();
+    }
     let population = Population {
         seed: Seed(args.seed),
         length: Duration::from_secs(args.seconds),
         parts: args.parts,
+        call: args.call,
         tuning: args.without.iter().fold(Tuning::default(), |tuning, rule| tuning.without(*rule)),
     };
     let numbers = args.first..args.first + args.cases as usize;

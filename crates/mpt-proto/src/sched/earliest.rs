@@ -16,7 +16,7 @@
 
 use std::time::Duration;
 
-use super::{Decision, PathSnapshot, SchedInput, Schedule};
+use super::{Decision, PathSnapshot, SchedInput, Schedule, opening};
 use crate::tuning::sched::earliest::FOREVER;
 
 /// Chooses the path with the earliest predicted arrival.
@@ -25,29 +25,31 @@ pub struct Earliest;
 
 impl Schedule for Earliest {
     fn choose(&mut self, len: usize, input: &SchedInput<'_>) -> Decision {
-        let arrival = |path: &PathSnapshot| arrival(path, len);
-        let best_open = input.open(len).min_by_key(|path| (arrival(path), path.id));
+        let best_open = input.open(len).min_by_key(|path| (arrival(path, len), path.id));
         let Some(open) = best_open else { return Decision::Wait };
-        let arrives = arrival(open);
-        let better = input.paths().filter(|path| path.room < len as u64 && arrival(path) < arrives);
-        // Bytes that the better paths would pass by then.
-        let passed = better.map(|path| path.rate.bytes_in(arrives - arrival(path))).reduce(u64::saturating_add);
-        match passed {
+        match passed(open, len, input) {
             None => Decision::Send(open.id),
             Some(passed) if passed < input.backlog => Decision::Ahead(open.id, passed),
             Some(_) => Decision::Wait,
         }
     }
 
-    /// The path to wait for is the one with the earliest arrival. If its window is full, an acknowledgement opens it.
+    /// Returns the time until the first pacer permits a packet, of the paths that would then get one.
     fn wait(&self, len: usize, input: &SchedInput<'_>) -> Option<Duration> {
-        let closed = input.paths().filter(|path| path.room < len as u64);
-        closed.min_by_key(|path| (arrival(path, len), path.id)).filter(|path| path.paced).map(|path| path.opens_in)
+        opening(input, |path| passed(path, len, input).is_none_or(|passed| passed < input.backlog))
     }
 
     fn predicts_arrival(&self) -> bool {
         true
     }
+}
+
+/// Returns the bytes that the closed paths with an earlier arrival pass before a packet on `path` arrives; `None` if
+/// there are no such paths.
+fn passed(path: &PathSnapshot, len: usize, input: &SchedInput<'_>) -> Option<u64> {
+    let arrives = arrival(path, len);
+    let better = input.paths().filter(|other| other.room < len as u64 && arrival(other, len) < arrives);
+    better.map(|other| other.rate.bytes_in(arrives - arrival(other, len))).reduce(u64::saturating_add)
 }
 
 fn arrival(path: &PathSnapshot, len: usize) -> Duration {
@@ -106,6 +108,22 @@ mod tests {
         // And 60.2 ms less 41.1, at 100 Mbit/s.
         assert_eq!(decide(&[fast, slow, other], 1_000_000), Decision::Ahead(slow.id, 300_000 + 238_750));
         assert_eq!(decide(&[path(0, 50, 10, 0), slow], 1_000_000), Decision::Send(fast.id));
+    }
+
+    #[test]
+    fn a_backlog_waits_for_the_first_pacer_and_a_sparse_flow_for_the_faster_path() {
+        let pacing =
+            |slot, mbit, delay_ms, opens_in_ms| PathSnapshot { paced: true, ..path(slot, mbit, delay_ms, opens_in_ms) };
+        let (near, far) = (pacing(0, 2, 0, 5), pacing(1, 20, 40, 1));
+        let wait = |snapshots: &[PathSnapshot], backlog| {
+            let candidates = snapshots.iter().map(|path| path.id).collect();
+            Earliest.wait(1_250, &SchedInput { snapshots, candidates, backlog, ..SchedInput::default() })
+        };
+        // The near path passes 7.9 kB before a packet arrives over the far one: 41.5 ms less 10 ms, at 2 Mbit/s.
+        assert_eq!(wait(&[near, far], 1_250), Some(MS * 5));
+        assert_eq!(wait(&[near, far], 100_000), Some(MS));
+        let full = PathSnapshot { paced: false, ..far };
+        assert_eq!(wait(&[near, full], 100_000), Some(MS * 5), "an acknowledgement opens the far path");
     }
 
     #[test]

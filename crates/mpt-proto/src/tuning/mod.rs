@@ -44,8 +44,6 @@ pub enum Rule {
     QueueTarget,
     /// Lets the queue stand longer for 30 s after the paths' rates fell.
     RateShortage,
-    /// Lets the queue stand for 500 ms while a path is in start-up.
-    StartupQueue,
     /// Gives a slow path packets from further behind in the queue.
     SendAhead,
     /// Probes idle paths every 250 ms while packets wait.
@@ -90,7 +88,6 @@ impl Rule {
         ("sender_rounds", Self::SenderRounds),
         ("queue_target", Self::QueueTarget),
         ("rate_shortage", Self::RateShortage),
-        ("startup_queue", Self::StartupQueue),
         ("send_ahead", Self::SendAhead),
         ("idle_probes", Self::IdleProbes),
         ("ack_overtake", Self::AckOvertake),

@@ -85,8 +85,6 @@ pub mod send {
 pub mod queue_delay {
     use std::time::Duration;
 
-    /// A path is in use if this fraction of its window is in flight.
-    pub const IN_USE: u64 = 4;
     /// A path that failed or became slow is expected back within this time.
     pub const OUTAGE: Duration = Duration::from_secs(30);
     /// The most by which a queue may grow for such a path: a round trip four times as long.

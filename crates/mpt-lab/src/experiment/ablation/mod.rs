@@ -19,6 +19,7 @@ mod stats;
 
 pub use cases::{AblationCase, Set, cases, mix};
 pub use run::Quantity;
+pub(super) use run::call_beside_a_flow;
 pub use stats::{Estimate, median};
 
 use super::parallel;

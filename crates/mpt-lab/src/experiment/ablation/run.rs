@@ -93,7 +93,7 @@ fn two_flows(simulation: &Simulation<'_>) -> Vec<f64> {
 
 /// Returns the median and p99 of a call's one-way delay in ms, and the goodput of the flow beside it. The call starts
 /// within a packet interval of the flow and ends [`LOST`] before the run, so that late packets still count.
-fn call_beside_a_flow(simulation: &Simulation<'_>) -> Vec<f64> {
+pub(in super::super) fn call_beside_a_flow(simulation: &Simulation<'_>) -> Vec<f64> {
     let (mtu, start) = (simulation.mtu(), SETTLING_TIME + simulation.offset);
     let end = SETTLING_TIME + simulation.length;
     let phase = VOICE_INTERVAL.mul_f64(simulation.seed.fork("call").unit());

@@ -1,11 +1,12 @@
 //! Distributions over a population of random mixes: [`crate::plan::population`] draws them, the simulator runs them.
 
+pub mod committed;
 mod distribution;
 pub mod report;
 
 pub use distribution::Distribution;
 
-use super::{ceiling, contender::Contender, parallel, result::Run, sim::Simulation};
+use super::{ablation::call_beside_a_flow, ceiling, contender::Contender, parallel, result::Run, sim::Simulation};
 use crate::{
     plan::{Case, Metric, population::mix},
     traffic::bulk,
@@ -13,7 +14,7 @@ use crate::{
 };
 use mpt_proto::tuning::Tuning;
 use mpt_sim::seed::Seed;
-use std::{ops::Range, time::Duration};
+use std::time::Duration;
 
 /// Parameters of the runs.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +25,8 @@ pub struct Population {
     pub length: Duration,
     /// Also runs MPT over each single path and over all paths but one.
     pub parts: bool,
+    /// Also runs a call beside the flow.
+    pub call: bool,
     /// Rules of the core that are on.
     pub tuning: Tuning,
 }
@@ -47,6 +50,17 @@ pub struct Outcome {
     pub stall: f64,
     /// Goodput over parts of the paths and, as the last entry, over all of them.
     pub parts: Vec<Part>,
+    /// Delay that the flow adds to a call beside it.
+    pub added: Option<AddedDelay>,
+}
+
+/// One-way delay of a call beside the flow, less the least delay of a path, in ms.
+#[derive(Clone, Copy, Debug)]
+pub struct AddedDelay {
+    /// Median.
+    pub median: f64,
+    /// 99th percentile.
+    pub p99: f64,
 }
 
 /// Goodput of MPT over a part of the paths.
@@ -69,9 +83,13 @@ const STEP: Duration = Duration::from_millis(100);
 
 impl Population {
     /// Runs the mixes of these numbers on all processors. `progress` gets the number of finished mixes and the total.
-    pub fn run(&self, numbers: Range<usize>, progress: &(dyn Fn(usize, usize) + Sync)) -> Vec<Outcome> {
-        let first = numbers.start;
-        parallel::map(numbers.len(), |index| self.outcome(first + index), progress)
+    pub fn run(
+        &self,
+        numbers: impl IntoIterator<Item = usize>,
+        progress: &(dyn Fn(usize, usize) + Sync),
+    ) -> Vec<Outcome> {
+        let numbers: Vec<usize> = numbers.into_iter().collect();
+        parallel::map(numbers.len(), |index| self.outcome(numbers[index]), progress)
     }
 
     fn outcome(&self, number: usize) -> Outcome {
@@ -91,11 +109,16 @@ impl Population {
         parts.push(Part { paths: (0..case.paths.len()).collect(), goodput: self.settled(&all) });
         let ceiling = ceiling::between(&case, Duration::ZERO, self.length).expect("every path has a rate");
         let (start, stall) = (self.start(&case, &all), self.stall(&all));
-        Outcome { number, ceiling, goodput: goodput(&all), best, start, stall, parts, case }
+        let added = self.call.then(|| self.added_delay(&case));
+        Outcome { number, ceiling, goodput: goodput(&all), best, start, stall, parts, added, case }
     }
 
     fn simulate(&self, case: &Case, contender: Contender) -> Run {
-        let simulation = Simulation {
+        self.simulation(case).run(contender).expect("one greedy TCP flow over constant paths")
+    }
+
+    fn simulation<'a>(&self, case: &'a Case) -> Simulation<'a> {
+        Simulation {
             case,
             mode: Mode::Native,
             tuning: self.tuning,
@@ -103,8 +126,14 @@ impl Population {
             length: self.length,
             quick: true,
             offset: Duration::ZERO,
-        };
-        simulation.run(contender).expect("one greedy TCP flow over constant paths")
+        }
+    }
+
+    fn added_delay(&self, case: &Case) -> AddedDelay {
+        let least = case.paths.iter().map(|path| path.there.start.delay).min().unwrap_or_default();
+        let call = call_beside_a_flow(&self.simulation(case));
+        let added = |delay: f64| (delay - least.as_secs_f64() * 1e3).max(0.0);
+        AddedDelay { median: added(call[0]), p99: added(call[1]) }
     }
 
     /// Returns the mean goodput in Mbit/s from [`SETTLED`] on.
@@ -149,18 +178,19 @@ mod tests {
     #[test]
     fn a_mix_has_goodput_below_its_ceiling_and_each_part_a_run() {
         let length = Duration::from_secs(2);
-        let population = Population { seed: Seed(5), length, parts: true, tuning: Tuning::default() };
+        let population = Population { seed: Seed(5), length, parts: true, call: true, tuning: Tuning::default() };
         // The first mixes that are quick to simulate.
         let is_slow = |number: &usize| {
             let ceiling = ceiling::between(&mix(population.seed, *number), Duration::ZERO, length);
             ceiling.is_some_and(|mbit| mbit < 60.0)
         };
         for number in (0..).filter(is_slow).take(2) {
-            let [outcome] = &population.run(number..number + 1, &|_, _| ())[..] else { panic!("one outcome") };
+            let [outcome] = &population.run([number], &|_, _| ())[..] else { panic!("one outcome") };
             assert!(outcome.goodput > 0.0 && outcome.share() < 1.02 && outcome.best > 0.0, "{outcome:?}");
             assert!(outcome.start <= 2.0 && outcome.stall <= 2.0, "{outcome:?}");
+            assert!(outcome.added.is_some_and(|added| added.median <= added.p99), "{outcome:?}");
             assert_eq!(outcome.parts.len(), parts(outcome.case.paths.len()).len() + 1);
-            let again = population.run(number..number + 1, &|_, _| ());
+            let again = population.run([number], &|_, _| ());
             assert_eq!(report::line(&again[0]), report::line(outcome));
             let table = report::table(&again);
             assert!(table.contains("of the ceiling") && table.contains("of MPT over a part of the paths"), "{table}");

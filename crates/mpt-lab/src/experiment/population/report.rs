@@ -12,12 +12,22 @@ struct Quantity {
     of: fn(&Outcome) -> Option<f64>,
 }
 
-const QUANTITIES: [Quantity; 5] = [
+const QUANTITIES: [Quantity; 7] = [
     Quantity { name: "of the ceiling", smaller_is_better: false, of: |outcome| Some(outcome.share()) },
     Quantity { name: "of the best path alone", smaller_is_better: false, of: |outcome| Some(outcome.of_best()) },
     Quantity { name: "of MPT over a part of the paths", smaller_is_better: false, of: Outcome::of_parts },
     Quantity { name: "seconds to 80 % of the ceiling", smaller_is_better: true, of: |outcome| Some(outcome.start) },
     Quantity { name: "longest stall, s", smaller_is_better: true, of: |outcome| Some(outcome.stall) },
+    Quantity {
+        name: "delay added to a call, median, ms",
+        smaller_is_better: true,
+        of: |outcome| outcome.added.map(|added| added.median),
+    },
+    Quantity {
+        name: "delay added to a call, p99, ms",
+        smaller_is_better: true,
+        of: |outcome| outcome.added.map(|added| added.p99),
+    },
 ];
 
 /// Number of cases that the report lists.
@@ -103,6 +113,9 @@ pub fn line(outcome: &Outcome) -> String {
     );
     if let Some(parts) = outcome.of_parts() {
         let _ = write!(text, "  of a part {parts:>4.2}");
+    }
+    if let Some(added) = outcome.added {
+        let _ = write!(text, "  call +{:.0} ms, p99 +{:.0} ms", added.median, added.p99);
     }
     text
 }

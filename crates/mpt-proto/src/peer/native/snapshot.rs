@@ -14,7 +14,7 @@ use crate::sched::PathSnapshot;
 use crate::sched::reserve::Reprobe;
 use crate::time::{Rate, Time};
 use crate::tuning::Rule;
-use crate::tuning::peer::queue_delay::{IN_USE, MAX_QUEUE_DELAY, MAX_SHORTAGE, OUTAGE};
+use crate::tuning::peer::queue_delay::{MAX_QUEUE_DELAY, MAX_SHORTAGE, OUTAGE};
 use crate::tuning::peer::snapshot::{FIRST_FLIGHT, INITIAL_WINDOW, LOW_JITTER, MIN_RATE_TIME, STALE};
 use crate::tuning::queue::codel;
 use crate::tuning::sched::reserve::{BACKLOG_FACTOR, NEGLIGIBLE_RATIO, RESERVED_RATIO, TRAIN};
@@ -106,9 +106,8 @@ impl Native {
     ///
     /// | condition | target | reason |
     /// |---|---|---|
-    /// | a path is in start-up and in use | 500 ms | its rate is unknown, and so is the queue's delay |
-    /// | otherwise | at least 1.5 x the spread of the paths' delays | a slower path is used at this backlog |
-    /// | otherwise | at least 3/4 of the flow's RTT | CUBIC reduces its window by 0.3, so 3/7 is the minimum |
+    /// | always | at least 1.5 x the spread of the paths' delays | a slower path is used at this backlog |
+    /// | always | at least 3/4 of the flow's RTT | CUBIC reduces its window by 0.3, so 3/7 is the minimum |
     /// | the rates' sum fell within 30 s | 7/4 RTT x ratio, minus the RTT | fits the window when the path recovers |
     /// | always | 15 to 500 ms | a longer wait for the faster path is better than a longer queue |
     ///
@@ -118,15 +117,12 @@ impl Native {
         let spread = self.snapshots.iter().map(|path| path.delay).max().unwrap_or_default();
         let in_order_rtt = |path: &PathSnapshot| self.paths[path.id].estimator.in_order_rtt();
         let rtt = self.snapshots.iter().map(in_order_rtt).max().unwrap_or_default();
-        let opening = |path: &PathSnapshot| self.cc.in_startup(path.id) && path.in_flight * IN_USE > path.cwnd;
         let window = rtt.mul_f64(self.shortage() * 7.0 / 4.0);
-        let standing = (spread * 3 / 2).max(window.saturating_sub(rtt)).clamp(codel::TARGET, MAX_QUEUE_DELAY);
+        let target = (spread * 3 / 2).max(window.saturating_sub(rtt)).clamp(codel::TARGET, MAX_QUEUE_DELAY);
         if !self.tuning.has(Rule::QueueTarget) {
             return common.queue.set_delay(codel::TARGET, codel::INTERVAL);
         }
-        let in_startup = self.tuning.has(Rule::StartupQueue) && self.snapshots.iter().any(opening);
-        let target = if in_startup { MAX_QUEUE_DELAY } else { standing };
-        common.queue.set_delay(target, (rtt * 2 + standing).max(codel::INTERVAL));
+        common.queue.set_delay(target, (rtt * 2 + target).max(codel::INTERVAL));
     }
 
     /// Returns the ratio of the recent highest rate to the current one, at most 4; 1 unless the rate fell by a quarter.
