@@ -216,7 +216,7 @@ fn last_line<const N: usize>(folder: &Path, hosts: [Host; N]) -> String {
 }
 
 fn children(process: u32) -> Vec<u32> {
-    let text = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
+    let text = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
     text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
