@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 30
-.PHONY: all demo test check docs wasm deny msrv miri asan fuzz deb packages check-packages release prerequisites clean
+.PHONY: all demo test check docs wasm deny msrv miri asan fuzz deb packages check-packages release interop prerequisites clean
 
 all:
 	$(CARGO) build --release
@@ -79,6 +79,11 @@ fuzz:
 	  mkdir -p corpus/$$target && \
 	  cargo +nightly fuzz run $$target corpus/$$target seeds/$$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
 	done
+
+# Compares MPT with the kernel of Debian 12 in a virtual machine without KVM: GRE-in-UDP, WireGuard, netem.
+interop:
+	$(CARGO) build --release -p mpt -p mpt-lab
+	./scripts/interop/run
 
 # Makes the Debian packages of this host's architecture, mpt and mpt-lab, in target/packages. Needs no cross compiler.
 deb:

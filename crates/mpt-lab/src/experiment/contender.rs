@@ -195,7 +195,7 @@ fn start_competitor<'a>(testbed: &Testbed<'a>, competitor: &'static Competitor) 
         topology: TopologyRef::Shared(testbed.topology),
         from: None,
         to: competitors::inner_address(Host::B),
-        device: competitors::INTERFACE.into(),
+        device: competitors::tunnel_interface(Host::A).into(),
         mptcp: false,
         processes: tunnel.processes(),
         _guard: Some(TunnelGuard::Competitor { _tunnel: tunnel }),
