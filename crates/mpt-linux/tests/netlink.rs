@@ -265,27 +265,6 @@ fn a_removed_route_is_reported_with_its_link() {
     });
 }
 
-/// The kernel reports nothing else than lost events as an error of such a socket (`netlink_overrun` in
-/// net/netlink/af_netlink.c).
-#[test]
-fn lost_events_are_reported_and_later_ones_arrive() {
-    with_veth(|mut netlink, veth| {
-        let mut monitor = Monitor::open().unwrap();
-        for number in 0..4_000_u32 {
-            let to = format!("198.{}.{}.0/24", 51 + number / 256, number % 256);
-            netlink.add_route(&route(&to, None, veth)).unwrap();
-        }
-        let mut resyncs = 0;
-        while let Some(event) = monitor.next_event().unwrap() {
-            resyncs += u32::from(event == Event::Resync);
-        }
-        assert_eq!(resyncs, 1);
-        let address = prefix("10.9.4.1/24");
-        netlink.add_address(veth, address).unwrap();
-        wait_for(&mut monitor, |event| *event == Event::AddressAdded(veth, address));
-    });
-}
-
 #[test]
 fn an_ipv6_address_is_reported_after_duplicate_address_detection() {
     with_veth(|mut netlink, veth| {

@@ -57,7 +57,8 @@ impl Monitor {
             .map_err(|cause| Error::new("subscribe to network events", cause))
     }
 
-    /// Returns the next event, if there is one.
+    /// Returns the next event, if there is one. Lost events are the only error that the kernel reports on this socket
+    /// (`netlink_overrun` in `net/netlink/af_netlink.c`): they yield [`Event::Resync`].
     pub fn next_event(&mut self) -> Result<Option<Event>, Error> {
         while self.events.is_empty() {
             match self.socket.recv_from_full() {
