@@ -1,4 +1,4 @@
-//! What an observer of datagrams sees beside their addresses, lengths and times.
+//! The outer fields of datagrams that an observer sees, beside addresses, lengths and times.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -28,7 +28,7 @@ fn outer(pair: &mut Pair, tos: u8) -> Vec<u8> {
 
 const CS6: u8 = 48 << 2;
 
-/// The links have queues of their own for it, so a call stays a call outside: the guide says so, and how to avoid it.
+/// Links have queues of their own for it, so a call stays a call outside. docs/guide/security.md has a way to avoid it.
 #[test]
 fn the_dscp_of_a_packet_is_outside_and_a_packet_without_one_shows_nothing() {
     let mut pair = Pair::established();

@@ -94,8 +94,8 @@ fn a_restarted_server_carries_traffic_of_an_idle_client_within_two_seconds() {
     assert!(longest(false, true, &DOWNS) < Duration::from_secs(2));
 }
 
-/// Without the addresses, for example because the client has another one by then, the client detects the silence after a
-/// second, and initiates every 500 to 833 ms for the next seven. Two initiations in a row may be lost.
+/// Without the addresses, for example because the client has another one by then, the client detects the silence after
+/// a second, and initiates every 500 to 833 ms for the next seven. Two initiations in a row may be lost.
 #[test]
 fn a_client_in_use_finds_a_restarted_server_by_itself_within_two_and_a_half_seconds() {
     for down in [50, 400, 1_000, 3_000] {

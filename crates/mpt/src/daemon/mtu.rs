@@ -1,8 +1,8 @@
 //! The MTU of the tunnel: that of the configuration, or less if paths of a peer carry less.
 //!
 //! A peer that carries less gets routes with an MTU of their own, so that it lowers nobody else's. The kernel then
-//! fragments, and reports the MTU to senders. A peer that is reached by a default route of the tunnel has no such route:
-//! it lowers the MTU of the TUN device.
+//! fragments, and reports the MTU to senders. A peer that is reached by a default route of the tunnel has no such
+//! route: it lowers the MTU of the TUN device.
 
 use ipnet::IpNet;
 use mpt_linux::netlink::Netlink;

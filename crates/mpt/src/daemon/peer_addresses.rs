@@ -20,7 +20,7 @@ pub(super) struct PeerAddresses {
     file: PathBuf,
     saved: String,
     next_save: Time,
-    /// What the last run left, for which no socket has been opened yet.
+    /// Addresses of the last run for which no socket has been opened yet.
     former: Vec<Address>,
 }
 

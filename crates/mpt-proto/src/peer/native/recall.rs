@@ -24,8 +24,8 @@ impl Peer {
 }
 
 impl Native {
-    /// The path carries packets after the peer has answered on it. If the peer answers nowhere, the path is removed when
-    /// the attempt is given up, after 90 s.
+    /// The path carries packets after the peer has answered on it. If the peer answers nowhere, the path is removed
+    /// when the attempt is given up, after 90 s.
     fn recall_path(&mut self, now: Time, link: LinkId, remote: SocketAddr) -> Result<(), PeerError> {
         if self.paths.iter().any(|path| path.base.link == link && path.base.remote == remote) {
             return Ok(());
