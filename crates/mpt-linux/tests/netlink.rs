@@ -64,6 +64,23 @@ fn a_route_is_added_and_removed_once() {
 }
 
 #[test]
+fn a_route_gets_another_mtu_in_its_place() {
+    with_veth(|mut netlink, veth| {
+        netlink.add_address(veth, prefix("10.9.1.1/24")).unwrap();
+        ip("address add fd09:1::1/64 dev veth0 nodad");
+        for to in ["10.9.1.7/32", "fd09:1::7/128"] {
+            let shown = || output_of("ip", &format!("route get {}", prefix(to).address));
+            for mtu in [Some(1_300), Some(1_400), None] {
+                netlink.replace_route(&Route { mtu, ..route(to, None, veth) }).unwrap();
+                let expected = mtu.map_or("mtu".to_owned(), |mtu| format!("mtu {mtu}"));
+                assert_eq!(shown().contains(&expected), mtu.is_some(), "{mtu:?}: {}", shown());
+            }
+            assert_eq!(netlink.add_route(&route(to, None, veth)).unwrap(), Change::Unchanged, "it is one route");
+        }
+    });
+}
+
+#[test]
 fn only_our_routes_are_stale_routes() {
     with_veth(|mut netlink, veth| {
         netlink.add_address(veth, prefix("10.9.1.1/24")).unwrap();
@@ -234,6 +251,21 @@ fn changes_of_addresses_routes_and_links_are_reported() {
 }
 
 #[test]
+fn a_removed_route_is_reported_with_its_link() {
+    with_veth(|mut netlink, veth| {
+        let address = prefix("10.9.4.1/24");
+        netlink.add_address(veth, address).unwrap();
+        let own = [prefix("10.9.4.1/32"), prefix("10.9.4.0/24")];
+        assert!(own.iter().all(|route| netlink.kernel_routes(veth).unwrap().contains(route)));
+        let mut monitor = Monitor::open().unwrap();
+        ip("route del local 10.9.4.1 dev veth0 table local");
+        wait_for(&mut monitor, |event| *event == Event::RouteGone(veth));
+        assert!(!netlink.kernel_routes(veth).unwrap().contains(&own[0]));
+        assert!(netlink.addresses(veth).unwrap().contains(&address), "the address stays");
+    });
+}
+
+#[test]
 fn an_ipv6_address_is_reported_after_duplicate_address_detection() {
     with_veth(|mut netlink, veth| {
         let mut monitor = Monitor::open().unwrap();
@@ -333,5 +365,5 @@ fn prefix(text: &str) -> Prefix {
 
 fn route(to: &str, via: Option<&str>, device: u32) -> Route {
     let via = via.map(|via| via.parse::<IpAddr>().unwrap());
-    Route { to: prefix(to), via, device, table: MAIN_TABLE, metric: 0, source: None }
+    Route { to: prefix(to), via, device, table: MAIN_TABLE, metric: 0, source: None, mtu: None }
 }

@@ -104,10 +104,16 @@ impl Endpoint {
         endpoint
     }
 
-    /// Returns the largest inner packet in bytes that every path carries: less than configured if a path was found to
-    /// be narrow.
+    /// Returns the largest inner packet in bytes of the configuration.
     pub fn mtu(&self) -> usize {
-        self.peers.iter().filter_map(Peer::path_mtu).fold(self.mtu, usize::min)
+        self.mtu
+    }
+
+    /// Returns the indexes of the peers whose paths do not all carry packets of [`Self::mtu`], with the largest packet
+    /// in bytes that they carry.
+    pub fn narrow_peers(&self) -> impl Iterator<Item = (usize, usize)> {
+        let carried = self.peers.iter().map(Peer::path_mtu).enumerate();
+        carried.filter_map(|(peer, carried)| Some((peer, carried.filter(|carried| *carried < self.mtu)?)))
     }
 
     /// Returns true if inner packets are accepted. False while the queues of all peers are full: the TUN device's queue

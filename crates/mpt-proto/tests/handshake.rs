@@ -52,6 +52,27 @@ fn a_handshake_gives_both_ends_the_same_session_and_datagrams_go_both_ways() {
     assert_eq!((ours[0].version, ours[0].restarted), (1, false));
 }
 
+/// The check of MAC1 needs the receiver's public key, so everybody who has that key can make it: `Visible to an
+/// observer` in docs/guide/security.md.
+#[test]
+fn who_knows_the_public_keys_recognizes_both_ends_by_mac1_and_nobody_else_does() {
+    let (mut a, mut b) = two();
+    let initiation = a.initiate(START);
+    let Reaction::Reply(response) = b.handle(START, a.address, &initiation) else { panic!("no response") };
+    let recognizes = |message: &[u8]| {
+        let is_for = |seed: &u8| {
+            let mut again = message.to_vec();
+            resign(keys(*seed).public(), &mut again);
+            again == message
+        };
+        (1..=200).filter(is_for).collect::<Vec<_>>()
+    };
+    assert_eq!((recognizes(&initiation), recognizes(&response)), (vec![2], vec![1]));
+    // The sealed static key of the initiator is in no message.
+    let contains = |key: &PublicKey| initiation.windows(32).any(|window| window == key.as_bytes());
+    assert!(!contains(a.us.keys.public()) && !contains(b.us.keys.public()));
+}
+
 #[test]
 fn the_cipher_is_the_one_that_the_slower_cpu_prefers() {
     let mut a = end_with(1, *keys(2).public(), [7; 32], Capabilities { features: 0xA5, ..Capabilities::new(true) });

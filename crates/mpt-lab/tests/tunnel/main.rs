@@ -23,6 +23,7 @@ mod native;
 mod native_host;
 mod paths;
 mod peers;
+mod restart;
 mod restored;
 mod rig;
 mod seeing;

@@ -2,7 +2,7 @@
 //! and firewall scripts begin with an empty ruleset.
 
 use crate::{
-    internet::{FAR, internet, reaches, start},
+    internet::{CLIENT, FAR, SERVER, internet, reaches, start},
     rig::{Rig, sh},
 };
 use mpt_lab::topology::{Host, Netns};
@@ -44,6 +44,47 @@ fn deleted_rules_are_restored_and_the_kernel_owns_them() {
         assert!(rig.mpt(Host::A, &["down"]).status.success());
         assert_eq!(rules(&rig.hosts.a), [""; 0]);
     }
+}
+
+/// Deletes routes over the TUN device in several ways. The kernel refuses every route from an address of the tunnel
+/// while that has no local route.
+#[test]
+fn deleted_routes_of_the_tunnel_and_of_its_addresses_are_restored() {
+    let Some(mut rig) = Rig::build("routes-back", &["delay=1ms"]) else { return };
+    let _far = internet(&rig);
+    rig.launch_with(Host::B, SERVER);
+    let client = CLIENT.replace("KILL", "true").replace("\"::/0\"", "\"::/0\", \"10.99.0.0/16\", \"fd99::/64\"");
+    rig.launch_with(Host::A, &client);
+    rig.wait_until("the tunnel carries everything", |rig| FAR.iter().all(|far| reaches(rig, far)));
+    let commands = [
+        "ip route flush table local dev mpt0",
+        "ip -6 route flush table local dev mpt0",
+        "ip route del local 10.77.0.1 dev mpt0 table local; ip route flush table $(ip rule | sed -n 's/^11:.* //p')",
+        "ip route flush dev mpt0; ip -6 route flush dev mpt0",
+        "ip route del 10.99.0.0/16; ip -6 route del fd99::/64",
+        "for version in -4 -6; do ip $version route flush table all dev mpt0; done",
+    ];
+    // The kernel adds routes for multicast once, and a broadcast address depends on who adds the address.
+    let routes = |rig: &Rig| {
+        let listed = sh(&rig.hosts.a, "for version in -4 -6; do ip $version route show table all dev mpt0; done");
+        let of_the_tunnel =
+            |line: &&str| !["multicast", "broadcast", "anycast", "fe80:"].iter().any(|not| line.contains(not));
+        let words =
+            |line: &str| line.split_whitespace().take_while(|word| *word != "proto").collect::<Vec<_>>().join(" ");
+        let mut routes: Vec<_> = listed.lines().filter(of_the_tunnel).map(words).collect();
+        routes.sort_unstable();
+        routes
+    };
+    let before = routes(&rig);
+    for present in ["local 10.77.0.1", "local fd77::1", "10.77.0.0/24", "fd77::/64", "10.99.0.0/16", "fd99::/64"] {
+        assert!(before.iter().any(|route| route.starts_with(present)), "{present}: {before:?}");
+    }
+    for command in commands {
+        sh(&rig.hosts.a, command);
+        rig.wait_until(&format!("the routes are back after: {command}"), |rig| routes(rig) == before);
+        rig.wait_until("the tunnel carries everything", |rig| FAR.iter().all(|far| reaches(rig, far)));
+    }
+    assert_eq!(rig.logged(Host::A, "cannot set the routes"), 0);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 use nix::libc;
 
-use super::route::is_default;
+use super::route::{is_default, links_of};
 use super::socket::{Frame, frames};
 use super::{Link, Prefix, address};
 use crate::Error;
@@ -29,11 +29,14 @@ pub enum Event {
     AddressAdded(u32, Prefix),
     /// An address was removed from the link with this index.
     AddressRemoved(u32, Prefix),
-    /// Some other route has changed. Consecutive route events are merged.
+    /// A route over the link with this index was removed, also one of the kernel's own for an address. Consecutive
+    /// events are merged, here and below.
+    RouteGone(u32),
+    /// Some other route has changed.
     Routes,
-    /// A default route, or a half of one, has changed. Consecutive events are merged.
+    /// A default route, or a half of one, has changed.
     DefaultRoutes,
-    /// A rule was removed. Consecutive events are merged.
+    /// A rule was removed.
     RuleGone,
     /// Events were lost or could not be parsed: the state must be listed again.
     Resync,
@@ -54,7 +57,8 @@ impl Monitor {
             .map_err(|cause| Error::new("subscribe to network events", cause))
     }
 
-    /// Returns the next event, if there is one.
+    /// Returns the next event, if there is one. Lost events are the only error that the kernel reports on this socket
+    /// (`netlink_overrun` in `net/netlink/af_netlink.c`): they yield [`Event::Resync`].
     pub fn next_event(&mut self) -> Result<Option<Event>, Error> {
         while self.events.is_empty() {
             match self.socket.recv_from_full() {
@@ -107,10 +111,13 @@ fn event(frame: Frame) -> Option<Event> {
         RouteNetlinkMessage::DelAddress(address) => {
             address::prefix(&address).map(|prefix| Event::AddressRemoved(address.header.index, prefix))
         }
-        RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) => match is_default(&route) {
-            true => Some(Event::DefaultRoutes),
-            false => Some(Event::Routes),
-        },
+        RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) if is_default(&route) => {
+            Some(Event::DefaultRoutes)
+        }
+        RouteNetlinkMessage::NewRoute(_) => Some(Event::Routes),
+        RouteNetlinkMessage::DelRoute(route) => {
+            Some(links_of(&route).first().map_or(Event::Routes, |link| Event::RouteGone(*link)))
+        }
         RouteNetlinkMessage::DelRule(_) => Some(Event::RuleGone),
         _ => None,
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 
-use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric, RouteProtocol, RouteScope,
@@ -30,6 +30,8 @@ pub struct Route {
     pub metric: u32,
     /// The preferred source address of packets.
     pub source: Option<IpAddr>,
+    /// The largest IP packet in bytes, if it is less than what the link takes.
+    pub mtu: Option<u32>,
 }
 
 /// The result of a route lookup.
@@ -52,6 +54,13 @@ impl Netlink {
         self.add(RouteNetlinkMessage::NewRoute(message(route)), &format_args!("route {route}"))
     }
 
+    /// Adds a route in place of one to the network with this metric, or without one.
+    pub fn replace_route(&mut self, route: &Route) -> Result<(), Error> {
+        let flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE;
+        let replaced = self.0.exchange(RouteNetlinkMessage::NewRoute(message(route)), flags);
+        replaced.map(drop).map_err(|refusal| refusal.into_error(format!("replace route {route}")))
+    }
+
     /// Removes a route.
     pub fn remove_route(&mut self, route: &Route) -> Result<Change, Error> {
         self.remove(RouteNetlinkMessage::DelRoute(message(route)), &format_args!("route {route}"))
@@ -59,7 +68,7 @@ impl Netlink {
 
     /// Removes a route of [`Self::add_route`] with this network, link and metric, by any next hop.
     pub fn remove_stale_route(&mut self, route: &Route) -> Result<Change, Error> {
-        let mut any = message(&Route { via: None, source: None, ..*route });
+        let mut any = message(&Route { via: None, source: None, mtu: None, ..*route });
         any.header.scope = RouteScope::NoWhere;
         self.remove(RouteNetlinkMessage::DelRoute(any), &format_args!("stale route {route}"))
     }
@@ -97,6 +106,26 @@ impl Netlink {
             }
         }
         Ok(links)
+    }
+
+    /// Returns the networks of the routes over a link that the kernel added for the link's addresses: the address
+    /// itself, and its network.
+    pub fn kernel_routes(&mut self, link: u32) -> Result<BTreeSet<Prefix>, Error> {
+        let mut networks = BTreeSet::new();
+        for ipv6 in [false, true] {
+            let mut question = RouteMessage::default();
+            question.header.address_family = family(ipv6);
+            let answers = self.0.exchange(RouteNetlinkMessage::GetRoute(question), NLM_F_DUMP);
+            for answer in answers.map_err(|refusal| refusal.into_error("list routes"))? {
+                if let RouteNetlinkMessage::NewRoute(route) = answer
+                    && route.header.protocol == RouteProtocol::Kernel
+                    && links_of(&route).contains(&link)
+                {
+                    networks.extend(destination(&route));
+                }
+            }
+        }
+        Ok(networks)
     }
 
     /// Adds an unreachable route as the last route of a table: packets without a better route there are rejected, and
@@ -176,6 +205,7 @@ fn message(route: &Route) -> RouteMessage {
     message.attributes = vec![network, RouteAttribute::Oif(route.device), RouteAttribute::Table(route.table)];
     message.attributes.extend(route.via.map(|via| gateway(route.to.address, via)));
     message.attributes.extend(route.source.map(|source| RouteAttribute::PrefSource(source.into())));
+    message.attributes.extend(route.mtu.map(|mtu| RouteAttribute::Metrics(vec![RouteMetric::Mtu(mtu)])));
     message.attributes.extend((route.metric > 0).then_some(RouteAttribute::Priority(route.metric)));
     message
 }
@@ -186,7 +216,7 @@ pub(super) fn is_default(message: &RouteMessage) -> bool {
 }
 
 /// Returns the links of all next hops.
-fn links_of(message: &RouteMessage) -> Vec<u32> {
+pub(super) fn links_of(message: &RouteMessage) -> Vec<u32> {
     let of = |attribute: &RouteAttribute| match attribute {
         RouteAttribute::Oif(index) => vec![*index],
         RouteAttribute::MultiPath(hops) => hops.iter().map(|hop| hop.interface_index).collect(),
@@ -197,17 +227,26 @@ fn links_of(message: &RouteMessage) -> Vec<u32> {
 
 fn parse_own(message: &RouteMessage) -> Option<Route> {
     let is_ours = message.header.protocol == PROTOCOL && u32::from(message.header.table) == MAIN_TABLE;
-    let (mut to, mut device, mut metric) = (None, None, 0);
+    let (mut device, mut metric) = (None, 0);
     for attribute in &message.attributes {
         match attribute {
-            RouteAttribute::Destination(address) => to = parse_address(address),
             RouteAttribute::Oif(index) => device = Some(*index),
             RouteAttribute::Priority(priority) => metric = *priority,
             _ => {}
         }
     }
-    let to = Prefix { address: to?, length: message.header.destination_prefix_length };
-    is_ours.then_some(Route { to, via: None, device: device?, table: MAIN_TABLE, metric, source: None })
+    let (to, device) = (destination(message)?, device?);
+    is_ours.then_some(Route { to, via: None, device, table: MAIN_TABLE, metric, source: None, mtu: None })
+}
+
+/// Returns the network of a route; none for a default route.
+fn destination(message: &RouteMessage) -> Option<Prefix> {
+    let find = |attribute: &RouteAttribute| match attribute {
+        RouteAttribute::Destination(address) => parse_address(address),
+        _ => None,
+    };
+    let address = message.attributes.iter().find_map(find)?;
+    Some(Prefix { address, length: message.header.destination_prefix_length })
 }
 
 /// An IPv6 next hop of an IPv4 network has an attribute of its own (RFC 5549).

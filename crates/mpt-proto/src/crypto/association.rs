@@ -3,7 +3,8 @@
 //! ```text
 //!      request, or a rekey is due                 response                  datagram under it
 //! idle ------------------> attempt: initiation ------------> established   established <------- answered an initiation
-//!                          | again after 1, 2, 4, 5 s ... + jitter ^                                |
+//!                          | again after 1, 2, 4, 5 s ... or the ^                                  |
+//!                          | retry limit, + jitter               |                                  |
 //!                          | after 90 s: given up                 '-- our own attempt ends here too -'
 //! ```
 //!
@@ -54,6 +55,7 @@ pub struct Association {
     incarnation: Incarnation,
     sessions: Sessions,
     attempt: Option<Attempt>,
+    retry_limit: Option<Duration>,
     rekeying: Rekeying,
     last_initiation: Option<Time>,
     latest_timestamp: Tai64n,
@@ -79,7 +81,12 @@ pub struct SharedKey {
 struct Attempt {
     started: Time,
     tries: u32,
+    /// The time of the next initiation, unless the retry limit is sooner.
     next: Time,
+    /// The time from which the retry limit counts: that of the last initiation, with its jitter.
+    last: Time,
+    /// An initiation of the peer has replaced ours.
+    yielded: bool,
     pending: Option<Pending>,
 }
 
@@ -144,6 +151,7 @@ impl Association {
             incarnation,
             sessions: Sessions::default(),
             attempt: None,
+            retry_limit: None,
             rekeying: Rekeying::default(),
             last_initiation: None,
             latest_timestamp: Tai64n::default(),
@@ -193,8 +201,14 @@ impl Association {
     pub fn request(&mut self, now: Time) {
         if self.attempt.is_none() && !self.is_low_order {
             let next = self.last_initiation.map_or(now, |initiated| now.max(initiated + RETRY_AFTER));
-            self.attempt = Some(Attempt { started: now, tries: 0, next, pending: None });
+            self.attempt = Some(Attempt::starting(now, next));
         }
+    }
+
+    /// Limits the interval between the first initiations of an attempt. It should be longer than a round trip, because
+    /// the response to an earlier initiation is discarded.
+    pub fn set_retry_limit(&mut self, limit: Option<Duration>) {
+        self.retry_limit = limit;
     }
 
     /// Returns the initiation that is due, if any. `ephemeral` is only called if one is due. Each copy of it passes
@@ -205,9 +219,12 @@ impl Association {
         identity: &mut Identity,
         ephemeral: impl FnOnce() -> EphemeralInput,
     ) -> Option<HandshakeTransmit> {
-        let attempt = self.attempt.as_mut().filter(|attempt| attempt.next <= now)?;
+        let limit = self.retry_limit;
+        let attempt = self.attempt.as_mut().filter(|attempt| attempt.next(limit) <= now)?;
         if now - attempt.started >= GIVE_UP_AFTER {
             self.end_attempt();
+            // The initiation that is due belongs to the next attempt.
+            self.last_initiation = None;
             self.events.push_back(SessionEvent::GaveUp);
             return None;
         }
@@ -215,6 +232,7 @@ impl Association {
         let (pending, message) = Pending::write(now, identity, self.incarnation, &self.peer, &ephemeral);
         attempt.tries += 1;
         attempt.next = now + retry_after(attempt.tries, &ephemeral);
+        attempt.last = now + jitter(&ephemeral);
         let (tries, previous) = (attempt.tries, attempt.pending.replace(pending));
         self.events.extend(previous.map(|previous| SessionEvent::Retired(previous.index)));
         self.last_initiation = Some(now);
@@ -384,7 +402,7 @@ impl Association {
     /// Returns the time of the next [`Association::handle_timeout`] and [`Association::poll_transmit`], in the past if
     /// an initiation is due; `None` if no timer is set.
     pub fn next_deadline(&self) -> Option<Time> {
-        let attempt = self.attempt.as_ref().map(|attempt| attempt.next);
+        let attempt = self.attempt.as_ref().map(|attempt| attempt.next(self.retry_limit));
         [attempt, self.rekeying.next_deadline(), self.sessions.expires()].into_iter().flatten().min()
     }
 
@@ -411,7 +429,7 @@ impl Association {
     fn initiate_as_successor(&mut self, now: Time) {
         self.end_attempt();
         self.incarnation = self.incarnation.successor();
-        self.attempt = Some(Attempt { started: now, tries: 0, next: now, pending: None });
+        self.attempt = Some(Attempt::starting(now, now));
     }
 
     fn on_established(&mut self, restarted: bool) {
@@ -432,9 +450,13 @@ impl Association {
     }
 
     /// Drops our initiation because the peer's continues; the attempt stays, and retries later if it is still needed.
+    /// It yields once: after a restart this end accepts initiations that an attacker recorded, and each would replace
+    /// ours.
     fn yield_to_peer(&mut self, now: Time, ephemeral: &EphemeralInput) {
-        let Some(attempt) = &mut self.attempt else { return };
-        attempt.next = now + retry_after(attempt.tries, ephemeral);
+        let Some(attempt) = self.attempt.as_mut().filter(|attempt| !attempt.yielded) else { return };
+        attempt.yielded = true;
+        attempt.next = now + retry_after(1, ephemeral);
+        attempt.last = attempt.next;
         let previous = attempt.pending.take();
         self.events.extend(previous.map(|previous| SessionEvent::Retired(previous.index)));
     }
@@ -442,6 +464,20 @@ impl Association {
     fn end_attempt(&mut self) {
         let pending = self.attempt.take().and_then(|attempt| attempt.pending);
         self.events.extend(pending.map(|pending| SessionEvent::Retired(pending.index)));
+    }
+}
+
+impl Attempt {
+    /// Starts an attempt whose first initiation is due at `next`.
+    fn starting(now: Time, next: Time) -> Self {
+        Self { started: now, tries: 0, next, last: next, yielded: false, pending: None }
+    }
+
+    /// Returns the time of the next initiation. A limit counts for [`LIMITED_TRIES`] only: if a round trip has become
+    /// longer than it, all these responses are discarded.
+    fn next(&self, limit: Option<Duration>) -> Time {
+        let limit = limit.filter(|_| self.tries < LIMITED_TRIES);
+        limit.map_or(self.next, |limit| self.next.min(self.last + limit))
     }
 }
 
@@ -466,6 +502,8 @@ const REPEAT_FOR: Duration = Duration::from_secs(10);
 pub const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// WireGuard's Rekey-Attempt-Time, whitepaper section 6.1.
 pub const GIVE_UP_AFTER: Duration = Duration::from_secs(90);
+/// Tries of an attempt to which the retry limit applies: 7 s at half a second and the mean jitter.
+const LIMITED_TRIES: u32 = 10;
 /// The jitter of a retry is below this: a third of a second, as in WireGuard.
 const JITTER: Duration = Duration::from_millis(333);
 
@@ -473,5 +511,9 @@ const JITTER: Duration = Duration::from_millis(333);
 /// The first retries are early, because a radio link may lose one message in fifty: a tunnel must not be down for 5 s.
 fn retry_after(tries: u32, ephemeral: &EphemeralInput) -> Duration {
     let doubled = Duration::from_secs(1) * 2u32.pow(tries.saturating_sub(1).min(8));
-    doubled.min(RETRY_AFTER) + JITTER * u32::from(ephemeral.jitter) / (1 << 16)
+    doubled.min(RETRY_AFTER) + jitter(ephemeral)
+}
+
+fn jitter(ephemeral: &EphemeralInput) -> Duration {
+    JITTER * u32::from(ephemeral.jitter) / (1 << 16)
 }

@@ -176,6 +176,55 @@ mod tests {
         }
     }
 
+    /// Continues `window` with every sequence of `depth` of these numbers, and compares each decision with the model.
+    /// Returns the number of decisions.
+    fn compare_all(window: &ReplayWindow, seen: &mut Vec<u64>, numbers: &[u64], depth: usize) -> usize {
+        let mut decisions = 0;
+        for number in numbers {
+            let largest = seen.iter().max();
+            let expected = match (largest.is_some_and(|largest| number + WINDOW <= *largest), seen.contains(number)) {
+                (true, _) => Err(Dropped::TooOld),
+                (false, true) => Err(Dropped::Duplicate),
+                (false, false) => Ok(()),
+            };
+            let mut next = window.clone();
+            assert_eq!(next.check(PathSeq(*number)), expected, "{number} after {seen:?}");
+            assert_eq!(next.accept(PathSeq(*number)), expected, "{number} after {seen:?}");
+            decisions += 1;
+            if depth > 1 {
+                seen.push(*number);
+                decisions += compare_all(&next, seen, numbers, depth - 1);
+                seen.pop();
+            }
+        }
+        decisions
+    }
+
+    /// The numbers at the edges of words, of the window and of the ring, and one ring further.
+    #[test]
+    fn every_short_sequence_of_numbers_at_the_edges_is_decided_like_the_model() {
+        let ring = WORDS as u64 * 64;
+        let edges = [
+            0,
+            1,
+            63,
+            64,
+            127,
+            128,
+            WINDOW - 1,
+            WINDOW,
+            WINDOW + 1,
+            ring - 1,
+            ring,
+            ring + 64,
+            2 * ring,
+            2 * ring + 63,
+        ];
+        let depth = if cfg!(miri) { 2 } else { 5 };
+        let sequences: usize = (1..=depth).map(|length| edges.len().pow(length)).sum();
+        assert_eq!(compare_all(&ReplayWindow::default(), &mut Vec::new(), &edges, depth as usize), sequences);
+    }
+
     #[test]
     fn the_window_is_8192_numbers_wide() {
         let mut window = ReplayWindow::default();

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use super::Endpoint;
 use crate::config::{PathConfig, PeerConfig};
+use crate::crypto::keys::PublicKey;
 use crate::error::PeerError;
+use crate::id::LinkId;
 use crate::peer::Peer;
 use crate::ready::ReadyQueue;
 use crate::routes::Routes;
@@ -57,6 +59,30 @@ impl Endpoint {
     /// As [`Self::add_path`].
     pub fn add_remote_path(&mut self, now: Time, peer: &str, config: &PathConfig) -> Result<(), PeerError> {
         self.with_peer(peer, |peer| peer.add_advertised_path(now, config))
+    }
+
+    /// Adds a path to an address that the peer with this key had in the last run of this end, and initiates there. A
+    /// path to it that exists already stays.
+    ///
+    /// # Errors
+    /// [`PeerError::NoSuchPeer`] and [`PeerError::NoSlot`].
+    pub fn recall_path(
+        &mut self,
+        now: Time,
+        peer: &PublicKey,
+        link: LinkId,
+        remote: SocketAddr,
+    ) -> Result<(), PeerError> {
+        let index = self.sessions.as_ref().and_then(|sessions| sessions.peer_with_key(peer));
+        let index = index.ok_or(PeerError::NoSuchPeer)?;
+        self.ready.mark(index);
+        self.peers[index].recall_path(now, link, remote)
+    }
+
+    /// Returns the paths that peers opened and that are alive, with their keys: what [`Self::recall_path`] of the next
+    /// run takes.
+    pub fn learned_paths(&self) -> impl Iterator<Item = (&PublicKey, LinkId, SocketAddr)> {
+        self.peers.iter().flat_map(Peer::learned_paths)
     }
 
     /// Advertises to a native peer the addresses at which it can reach this end.

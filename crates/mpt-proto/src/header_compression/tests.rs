@@ -116,6 +116,61 @@ proptest! {
     }
 }
 
+/// Every combination of the differences at which the encoding changes: the widths of a field, its wrap, and a decrease.
+#[test]
+fn every_combination_of_edge_differences_expands_bit_for_bit() {
+    const BASE: u32 = 0xffff_ff00;
+    let words = [0u16, 1, 0xffff];
+    let grown = [0u32, 1, 0xff, 0x100, 0xffff, 0x1_0000, 0xff_ffff, 0x100_0000, u32::MAX];
+    let old = Fields { id: 0xffff, sequence: BASE, ack: BASE, flags: 0x10, window: 0xffff, times: Some([BASE; 2]) };
+    let mut compared = 0;
+    for (version, protocol) in [(Version::V4, TCP), (Version::V6, TCP), (Version::V4, UDP), (Version::V6, UDP)] {
+        let with = build(version, protocol, old, 9);
+        let context = HeaderContext::of(&with).unwrap();
+        let all = grown.iter().flat_map(|a| grown.iter().flat_map(|b| grown.iter().map(|c| [*a, *b, *c])));
+        for [sequence, ack, time] in all.filter(|grown| protocol == TCP || grown[1..] == [0, 0]) {
+            for (id, window) in words.iter().flat_map(|id| words.map(|window| (*id, window))) {
+                let new = Fields {
+                    id: old.id.wrapping_add(id),
+                    sequence: BASE.wrapping_add(sequence),
+                    ack: BASE.wrapping_add(ack),
+                    flags: old.flags ^ u8::from(window == 1) * 8,
+                    window: old.window.wrapping_add(window),
+                    times: Some([BASE.wrapping_add(time), BASE.wrapping_add(ack)]),
+                };
+                let packet = build(version, protocol, new, 3);
+                let (wire, mut out) = (compressed(&with, &packet).unwrap(), Vec::new());
+                context.expand(&wire, &mut out).unwrap();
+                assert_eq!(out, packet, "{new:?}");
+                compared += 1;
+            }
+        }
+    }
+    assert_eq!(compared, (2 * grown.len().pow(3) + 2 * grown.len()) * words.len().pow(2));
+}
+
+/// Every body of up to two bytes, and every cut of a valid one, gives a whole packet or nothing.
+#[test]
+fn every_short_or_cut_body_gives_a_whole_packet_or_nothing() {
+    let whole = |context: &HeaderContext, body: &[u8]| {
+        let mut out = Vec::new();
+        match context.expand(body, &mut out) {
+            Some(()) => assert_eq!(Ip::parse(&out).unwrap().total, out.len(), "{body:x?}"),
+            None => assert!(out.is_empty(), "{body:x?}"),
+        }
+    };
+    for with in [segment(0), build(Version::V6, UDP, Fields::default(), 9)] {
+        let context = HeaderContext::of(&with).unwrap();
+        whole(&context, &[]);
+        for code in 0..=u16::MAX {
+            whole(&context, &code.to_be_bytes()[1..]);
+            whole(&context, &code.to_be_bytes());
+        }
+        let body = compressed(&with, &with).unwrap();
+        (0..body.len()).for_each(|len| whole(&context, &body[..len]));
+    }
+}
+
 #[test]
 fn a_header_of_52_bytes_is_compressed_to_16() {
     let wire = compressed(&segment(0), &segment(9)).unwrap();

@@ -101,7 +101,7 @@ impl<T> SparseWindow<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use proptest::prelude::*;
 
@@ -116,6 +116,29 @@ mod tests {
         assert_eq!((places.pages.len(), places.first().map(|(number, ())| number)), (1, Some(16_384)));
         places.take_first().unwrap();
         assert_eq!((places.pages.capacity(), places.take_first()), (0, None));
+    }
+
+    /// Every sequence of six steps: a number at the edge of a page, or the removal of the first.
+    #[test]
+    fn every_short_sequence_of_steps_is_that_of_a_map() {
+        let numbers = [0, 63, 64, 65, 127, 191, 320];
+        let (choices, length) = (numbers.len() as u32 + 1, if cfg!(miri) { 2 } else { 6 });
+        for code in 0..choices.pow(length) {
+            let (mut places, mut map) = (SparseWindow::default(), BTreeMap::new());
+            for step in 0..length {
+                match numbers.get((code / choices.pow(step) % choices) as usize) {
+                    Some(number) => {
+                        assert_eq!(places.put(*number, || step), !map.contains_key(number), "code {code}");
+                        map.entry(*number).or_insert(step);
+                    }
+                    None => assert_eq!(places.take_first(), map.pop_first().map(|(_, step)| step), "code {code}"),
+                }
+                assert_eq!(places.first(), map.first_key_value().map(|(number, step)| (*number, step)), "code {code}");
+                assert_eq!(places.is_empty(), map.is_empty(), "code {code}");
+                let pages: BTreeSet<_> = map.keys().map(|number| number / PAGE).collect();
+                assert_eq!(places.count, pages.len(), "code {code}");
+            }
+        }
     }
 
     proptest! {

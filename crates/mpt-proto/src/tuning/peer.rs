@@ -62,6 +62,9 @@ pub mod native {
     /// The time after which a path that has shown no round trip may carry one direction only. Most round trips are
     /// shorter, and an initiation is repeated later.
     pub const SPREAD_AFTER: Duration = Duration::from_millis(250);
+    /// Minimum interval between initiations while packets wait: with the jitter, a peer that has started again gets one
+    /// within 833 ms. As frequent as probes of a dead path, see `MAX_BUSY_BACK_OFF`.
+    pub const MIN_RETRY: Duration = Duration::from_millis(500);
     /// Longer than a probe of a new session takes to be answered.
     pub const UNRESPONSIVE_AFTER: Duration = Duration::from_secs(1);
     /// Half of the time between two sessions.

@@ -31,6 +31,8 @@ pub type Attacker = Box<dyn FnMut(Time, Carried) -> Vec<Carried>>;
 pub struct Wire {
     pub ends: [Endpoint; 2],
     pub now: Time,
+    /// The client's host sends.
+    pub client_sends: bool,
     /// The server's host does so, too.
     pub server_sends: bool,
     /// Times at which each end delivered a packet.
@@ -72,6 +74,7 @@ impl Wire {
             ends,
             restarts: 0,
             now: Time::START,
+            client_sends: true,
             server_sends: false,
             symmetric,
             delivered: [vec![], vec![]],
@@ -147,7 +150,7 @@ impl Wire {
         if self.next_packet <= self.now {
             self.next_packet = self.now + Duration::from_millis(100);
             self.packets += 1;
-            for end in 0..1 + usize::from(self.server_sends) {
+            for end in (0..2).filter(|end| [self.client_sends, self.server_sends][*end]) {
                 let mut buffer = vec![0; 65_536];
                 let packet = numbered(self.packets, 100);
                 buffer[..packet.len()].copy_from_slice(&packet);

@@ -24,7 +24,7 @@ pub struct Cli {
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage.\n\
     Environment: MPT_LOG, MPT_LOG_FORMAT: defaults of mpt up --log and --log-format; MPT_RUN_DIR: directory of control sockets, default /run/mpt;\n\
-    MPT_STATE_DIR: directory of usage counters and handshake times, default /var/lib/mpt;\n\
+    MPT_STATE_DIR: directory of usage counters, handshake times and peers' addresses, default /var/lib/mpt;\n\
     MPT_CONFIG_DIR, MPT_ENROLL_DIR: directories of mpt setup and join, default /etc/mpt and /var/lib/mpt-enroll.";
 
 #[derive(Debug, Subcommand)]

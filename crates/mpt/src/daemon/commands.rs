@@ -211,6 +211,7 @@ impl Daemon {
         let File { peers, original, offload, .. } = self.file.clone();
         let routes = fresh.routes.clone();
         self.file = File { peers, original, offload, ..fresh };
+        self.narrow_peers = None;
         self.add_prepared(now, ready)?;
         self.close_unconfigured(now);
         let partly_done = |failure: Failure| Failure {

@@ -41,6 +41,8 @@ pub(super) struct InterfaceSync {
     retry_routes: bool,
     /// The gateway has not been updated since default routes or interfaces may have changed.
     pub(super) default_routes_changed: bool,
+    /// A route over the TUN device may have been removed since all were last restored.
+    pub(super) tun_routes_gone: bool,
     /// Failures of routes and of nftables.
     pub(super) route_failures: RetryLog,
     /// Failures of paths and sockets.
@@ -69,6 +71,7 @@ impl InterfaceSync {
             due: None,
             retry_routes: false,
             default_routes_changed: true,
+            tun_routes_gone: false,
             route_failures: RetryLog::default(),
             path_failures: RetryLog::default(),
             routing_limit: RestoreLimit::default(),
@@ -185,6 +188,7 @@ impl Daemon {
         self.sync_configured(now, &interfaces);
         if self.file.accepts_incoming() {
             self.listen(now, &interfaces);
+            self.recall_peers(now);
             self.advertise_addresses(now, &interfaces);
         } else if !self.interface_sync.listening.is_empty() {
             self.listen(now, &[]);

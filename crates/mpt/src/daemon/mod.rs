@@ -4,17 +4,18 @@
 //! [`policy_routing`] routes the whole Internet into the tunnel, [`kill_switch`] drops what evades that, and
 //! [`gateway`] forwards to the Internet, and from the interfaces of [`share`] into the tunnel, after [`forwarding`] has
 //! switched that on; both use tables of [`nft`], which [`restore`] keeps in effect. [`name_servers`] sets those of the
-//! host, where needed in [`resolv_conf`].
+//! host, where needed in [`resolv_conf`]. [`mtu`] follows what the paths to each peer carry.
 //! [`netlink_events`] takes the state of interfaces; [`interface_sync`] updates paths when interfaces change, with the
 //! sockets of [`path_sockets`], [`retry_log`] schedules retries, and [`restore_limit`] limits how often state is
 //! restored that another program keeps removing; [`names`] follows the addresses of peers with names, which
 //! [`resolver`] looks up; [`metering`] counts metered traffic, [`service`] notifies the service manager,
-//! [`handshake_flood`] limits floods, and [`handshake_clock`] keeps the last timestamp. [`clients`] serves the sockets
-//! for commands and status, [`commands`] executes commands, [`peers`] adds and removes peers, [`pending`] are commands
-//! that wait for one, [`user`] gives up the rights of root, [`config_files`] keeps access to the configuration,
-//! [`control_port`] is the protocol of the original MPT, [`qlog`] writes the event trace, and [`diagnosis`] logs why a
-//! tunnel does not connect. [`leftovers`] removes what a killed tunnel left behind. This file opens everything, and is
-//! the main loop over all of them and signals.
+//! [`handshake_flood`] limits floods; [`handshake_clock`] keeps the last timestamp over a restart, and
+//! [`peer_addresses`] the addresses of peers. [`clients`] serves the sockets for commands and status, [`commands`]
+//! executes commands, [`peers`] adds and removes peers, [`pending`] are commands that wait for one, [`user`] gives up
+//! the rights of root, [`config_files`] keeps access to the configuration, [`control_port`] is the protocol of the
+//! original MPT, [`qlog`] writes the event trace, and [`diagnosis`] logs why a tunnel does not connect. [`leftovers`]
+//! removes what a killed tunnel left behind. This file opens everything, and is the main loop over all of them and
+//! signals.
 
 mod clients;
 mod commands;
@@ -31,11 +32,13 @@ mod kill_switch;
 mod leftovers;
 mod links;
 mod metering;
+mod mtu;
 pub mod name_servers;
 mod names;
 mod netlink_events;
 pub(crate) mod nft;
 mod path_sockets;
+mod peer_addresses;
 mod peers;
 mod pending;
 pub(crate) mod policy_routing;
@@ -76,6 +79,7 @@ use interface_sync::InterfaceSync;
 pub use leftovers::{activate_kill_switch, clean_up, is_blocking};
 use metering::Metering;
 use names::Names;
+use peer_addresses::PeerAddresses;
 use pending::PendingCommand;
 use qlog::Qlog;
 use routes::Routes;
@@ -154,6 +158,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
     let (file, pending) = (file.clone(), Vec::new());
     let (interfaces, metering) = (InterfaceSync::new(tun), Metering::open(&file));
     let handshake_clock = HandshakeClock::of(&file.interface);
+    let peer_addresses = PeerAddresses::read(&file.interface);
     diagnosis::warn_of_reverse_path_filter(&file);
     diagnosis::warn_of_name_servers(&file, &resolvers, &Netlink::open()?.all_addresses()?);
     service.ready();
@@ -177,8 +182,10 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         control_port,
         pending,
         interface_sync: interfaces,
+        narrow_peers: Some(Vec::new()),
         metering,
         handshake_clock,
+        peer_addresses,
         qlog,
         config_files,
         suspend_watch: SuspendWatch::start(),
@@ -200,6 +207,7 @@ struct Daemon {
     routes: Routes,
     metering: Metering,
     handshake_clock: HandshakeClock,
+    peer_addresses: PeerAddresses,
     signals: Signals,
     monitor: Monitor,
     table_monitor: Option<TableMonitor>,
@@ -221,6 +229,9 @@ struct Daemon {
     /// Commands that wait for a peer's answer.
     pending: Vec<PendingCommand>,
     interface_sync: InterfaceSync,
+    /// The peers that carry less than the configured MTU, by index, and what they carry, as last applied. None after a
+    /// change of the configuration.
+    narrow_peers: Option<Vec<(usize, usize)>>,
     qlog: Option<Qlog>,
     suspend_watch: SuspendWatch,
     copy_monitor: Option<CopyMonitor>,
@@ -251,6 +262,7 @@ enum LoopControl {
 impl Daemon {
     fn run_to_end(&mut self) -> Result<(), Failure> {
         let ended = self.run_loop();
+        self.save_peer_addresses();
         self.metering.count_final(self.driver.reactor.now(), &mut self.driver.endpoint);
         if let Some(qlog) = &mut self.qlog {
             qlog.close(&mut self.driver.endpoint);
@@ -311,6 +323,7 @@ impl Daemon {
         }
         let data = self.driver.finish_iteration(now);
         self.handshake_clock.poll(now, &self.driver.endpoint);
+        self.poll_peer_addresses(now);
         self.adapt_mtu();
         // Events of this iteration are processed at once, not at the next wake-up.
         let path_events = self.process_path_events(now).then_some(now);
@@ -322,26 +335,6 @@ impl Daemon {
             .into_iter()
             .flatten()
             .min()
-    }
-
-    /// Sets the TUN device's MTU to what all paths carry, so that the kernel's TCP and ICMP use it.
-    fn adapt_mtu(&mut self) {
-        let mtu = self.driver.endpoint.mtu();
-        if mtu == self.tunnel_report.mtu_bytes {
-            return;
-        }
-        let before = std::mem::replace(&mut self.tunnel_report.mtu_bytes, mtu);
-        self.publish(EventKind::Mtu { mtu_bytes: mtu });
-        let set = Netlink::open().and_then(|mut netlink| netlink.set_mtu(self.driver.tun_index(), mtu as u32));
-        match set {
-            Ok(()) if mtu < before => {
-                tracing::warn!(mtu, before, "tunnel MTU lowered to what every path carries");
-            }
-            Ok(()) => tracing::info!(mtu, before, "tunnel MTU raised to what every path carries"),
-            Err(error) => {
-                tracing::warn!(mtu, %error, "a path carries less than the tunnel's MTU, which cannot be changed")
-            }
-        }
     }
 
     fn handle(&mut self, now: Time, ready: &Ready) -> Result<LoopControl, Failure> {

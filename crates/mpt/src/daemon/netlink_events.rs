@@ -10,8 +10,13 @@ impl Daemon {
     pub(super) fn handle_netlink_events(&mut self, now: Time) -> Result<(), Failure> {
         while let Some(event) = self.monitor.next_event()? {
             self.interface_sync.schedule(now);
+            self.interface_sync.tun_routes_gone |= match event {
+                Event::RouteGone(index) => index == self.driver.tun_index(),
+                Event::DefaultRoutes | Event::Resync => true,
+                _ => false,
+            };
             match event {
-                Event::Routes | Event::RuleGone => {}
+                Event::Routes | Event::RouteGone(_) | Event::RuleGone => {}
                 Event::DefaultRoutes => self.interface_sync.on_default_routes_changed(),
                 _ => self.interface_sync.on_interfaces_changed(),
             }
@@ -24,7 +29,11 @@ impl Daemon {
                     self.tun_is_up = Some(false);
                     self.resync_interfaces(now);
                 }
-                Event::AddressRemoved(..) | Event::Routes | Event::DefaultRoutes | Event::RuleGone => {}
+                Event::AddressRemoved(..)
+                | Event::RouteGone(_)
+                | Event::Routes
+                | Event::DefaultRoutes
+                | Event::RuleGone => {}
             }
         }
         Ok(())

@@ -125,7 +125,8 @@ impl PolicyRouting {
     fn route(&self, file: &File, tun: u32, ipv6: bool) -> Route {
         let all = default_network(ipv6);
         let to = Prefix { address: all.network(), length: 0 };
-        Route { to, via: None, device: tun, table: self.mark, metric: 0, source: source_for(file, &all) }
+        let source = source_for(file, &all);
+        Route { to, via: None, device: tun, table: self.mark, metric: 0, source, mtu: None }
     }
 }
 

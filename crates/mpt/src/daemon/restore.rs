@@ -1,6 +1,9 @@
 //! Restores the state of the tunnel that other programs change: tables of nftables, those of the kill switch and of the
 //! gateway, the gateway's forwarding, and rules, routes and addresses.
 
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 use mpt_linux::netlink::{ForwardingMonitor, Netlink, Prefix, TableMonitor};
 use mpt_linux::reactor::Interest;
 use mpt_proto::time::Time;
@@ -98,30 +101,58 @@ impl Daemon {
         }
     }
 
-    /// Restores rules, routes and addresses of the tunnel that another program removed.
+    /// Restores rules, routes and addresses of the tunnel that another program removed. Addresses are first: the kernel
+    /// refuses a route from an address that has no local route.
     pub(super) fn restore_routing(&mut self, now: Time, netlink: &mut Netlink) -> Result<(), Failure> {
         if self.interface_sync.routing_limit.defers(now) {
             return Ok(());
         }
-        if self.routes.sync_policy(&self.file, netlink)? {
+        self.routes.sync_kill_switch(&self.file, netlink)?;
+        let is_up = netlink.link_by_index(self.interface_sync.tun)?.is_some_and(|link| link.up);
+        if is_up && self.restore_addresses(netlink)? {
+            let what = "addresses of the tunnel or their routes were removed by another program";
+            self.interface_sync.routing_limit.on_restored(now, what);
+            // The kernel removed the routes from these addresses with them.
+            self.routes.apply(&self.file, netlink)?;
+        } else if self.routes.restore_policy(&self.file, netlink)?
+            | (self.interface_sync.tun_routes_gone && is_up && self.routes.restore_tunnel_routes(netlink)?)
+        {
             let what = "routing rules or routes were deleted by another program";
             self.interface_sync.routing_limit.on_restored(now, what);
         }
+        self.interface_sync.tun_routes_gone = false;
+        Ok(())
+    }
+
+    /// Adds missing addresses. An address without the kernel's routes for it is removed before. Returns true if any was
+    /// missing.
+    fn restore_addresses(&mut self, netlink: &mut Netlink) -> Result<bool, Failure> {
         let tun = self.interface_sync.tun;
-        if !netlink.link_by_index(tun)?.is_some_and(|link| link.up) {
-            return Ok(());
-        }
-        let present = netlink.addresses(tun)?;
         let own = self.file.addresses.iter().map(|net| Prefix { address: net.addr(), length: net.prefix_len() });
-        let is_missing = |own: &Prefix| !present.contains(own) && !self.interface_sync.removed_addresses.contains(own);
-        let missing: Vec<_> = own.filter(is_missing).collect();
-        if missing.is_empty() {
-            return Ok(());
+        let own = own.filter(|own| !self.interface_sync.removed_addresses.contains(own));
+        let present = netlink.addresses(tun)?;
+        let routed = match self.interface_sync.tun_routes_gone {
+            true => Some(netlink.kernel_routes(tun)?),
+            false => None,
+        };
+        let has_routes = |own: &Prefix| {
+            routed.as_ref().is_none_or(|routed| kernel_routes_of(own).all(|route| routed.contains(&route)))
+        };
+        let missing: Vec<_> = own.filter(|own| !present.contains(own) || !has_routes(own)).collect();
+        for own in missing.iter().filter(|own| present.contains(own)) {
+            netlink.remove_address(tun, *own)?;
         }
         missing.iter().try_for_each(|own| netlink.add_address_without_dad(tun, *own).map(drop))?;
-        let what = "addresses of the tunnel were removed by another program";
-        self.interface_sync.routing_limit.on_restored(now, what);
-        // The kernel removed the routes from these addresses with them.
-        self.routes.apply(&self.file, netlink)
+        Ok(!missing.is_empty())
     }
+}
+
+/// Returns the networks of the routes that the kernel adds for an address: the address itself, and its network. It adds
+/// none to 0.0.0.0/8.
+fn kernel_routes_of(own: &Prefix) -> impl Iterator<Item = Prefix> {
+    let net = IpNet::new(own.address, own.length).expect("an address of the configuration");
+    let network = Prefix { address: net.network(), ..*own };
+    let has_route = !matches!(network.address, IpAddr::V4(address) if address.octets()[0] == 0);
+    let address = Prefix { length: net.max_prefix_len(), ..*own };
+    [address].into_iter().chain(has_route.then_some(network))
 }

@@ -33,6 +33,8 @@ pub struct Routes {
     policy: PolicyRouting,
     kill_switch: KillSwitch,
     tunnel_routes: Vec<Route>,
+    /// Networks of peers that carry less than the TUN device's MTU.
+    narrow: Vec<(IpNet, u32)>,
     bypasses: Vec<(BypassKey, Route)>,
     /// A path lacks its bypass route, or a route could not be added.
     incomplete: bool,
@@ -60,6 +62,7 @@ impl Routes {
             policy,
             kill_switch,
             tunnel_routes: Vec::new(),
+            narrow: Vec::new(),
             bypasses: Vec::new(),
             incomplete: false,
             keep_kill_switch: true,
@@ -77,12 +80,17 @@ impl Routes {
         self.kill_switch.apply(file, netlink)?;
         self.keep_kill_switch = *file.kill_switch;
         self.policy.apply(file, self.tun, netlink)?;
-        let wanted: Vec<_> = file.routes.iter().flat_map(|net| self.routes_into(file, net)).collect();
-        for route in self.tunnel_routes.extract_if(.., |route| !wanted.contains(route)) {
+        let wanted: Vec<_> = self.networks(file).flat_map(|net| self.routes_into(file, net)).collect();
+        let is_wanted = |route: &Route| wanted.iter().any(|wanted| Route { mtu: route.mtu, ..*wanted } == *route);
+        for route in self.tunnel_routes.extract_if(.., |route| !is_wanted(route)) {
             netlink.remove_route(&route)?;
         }
         let mut failed = Ok(());
         for route in wanted {
+            if let Some(own) = self.tunnel_routes.iter_mut().find(|own| own.to == route.to && own.mtu != route.mtu) {
+                netlink.replace_route(&route)?;
+                *own = route;
+            }
             let is_ours = self.tunnel_routes.contains(&route);
             match netlink.add_route(&route) {
                 Ok(_) if is_ours => {}
@@ -97,6 +105,18 @@ impl Routes {
         failed
     }
 
+    /// Sets the networks of peers that carry less than the TUN device's MTU. [`Self::apply`] is to follow.
+    pub fn set_narrow(&mut self, narrow: Vec<(IpNet, u32)>) {
+        self.narrow = narrow;
+    }
+
+    /// Returns the networks with a route of their own: those of the file, and parts of them with another MTU.
+    fn networks<'a>(&'a self, file: &'a File) -> impl Iterator<Item = &'a IpNet> {
+        let more = self.narrow.iter().map(|(net, _)| net);
+        let more = more.filter(|net| file.routes.iter().all(|route| **route != **net));
+        file.routes.iter().map(|net| &**net).chain(more)
+    }
+
     fn routes_into(&self, file: &File, net: &IpNet) -> Vec<Route> {
         let route = |net: &IpNet| Route {
             to: Prefix { address: net.network(), length: net.prefix_len() },
@@ -105,6 +125,7 @@ impl Routes {
             table: MAIN_TABLE,
             metric: 0,
             source: source_for(file, net),
+            mtu: self.narrow.iter().find(|(narrow, _)| narrow == net).map(|(_, mtu)| *mtu),
         };
         match net.prefix_len() {
             0 if routes_everything(file, net.addr().is_ipv6()) => Vec::new(),
@@ -120,15 +141,33 @@ impl Routes {
         self.incomplete |= gone > 0;
     }
 
-    /// Updates the kill switch when the networks of the interfaces have changed, and restores rules and routes of the
-    /// whole Internet that another program deleted. Returns true if any was missing.
+    /// Updates the kill switch when the networks of the interfaces have changed.
     ///
     /// # Errors
     /// The system refused a change. The earlier kill switch stays.
-    pub fn sync_policy(&mut self, file: &File, netlink: &mut Netlink) -> Result<bool, Failure> {
-        self.kill_switch.apply(file, netlink)?;
+    pub fn sync_kill_switch(&mut self, file: &File, netlink: &mut Netlink) -> Result<(), Failure> {
+        self.kill_switch.apply(file, netlink)
+    }
+
+    /// Restores rules and routes of the whole Internet that another program deleted. Returns true if any was missing.
+    ///
+    /// # Errors
+    /// The kernel refused a change.
+    pub fn restore_policy(&mut self, file: &File, netlink: &mut Netlink) -> Result<bool, Error> {
         let leads = [false, true].into_iter().any(|ipv6| routes_everything(file, ipv6));
         Ok(leads && self.policy.apply(file, self.tun, netlink)?)
+    }
+
+    /// Restores the other routes into the tunnel. Returns true if any was missing.
+    ///
+    /// # Errors
+    /// The kernel refused a change.
+    pub fn restore_tunnel_routes(&self, netlink: &mut Netlink) -> Result<bool, Error> {
+        let mut restored = false;
+        for route in &self.tunnel_routes {
+            restored |= netlink.add_route(route)? == Change::Applied;
+        }
+        Ok(restored)
     }
 
     /// Returns the kill switch.
@@ -291,7 +330,7 @@ fn bypass_route(bypass: &BypassKey, netlink: &mut Netlink) -> Result<Option<Rout
     let Some(hop) = netlink.route_to(bypass.gateway.unwrap_or(remote), device)? else { return Ok(None) };
     let metric = if remote.is_ipv4() { 0 } else { DEFAULT_METRIC_V6 };
     let (to, via) = (Prefix { address: remote, length: host_length(remote) }, bypass.gateway.or(hop.gateway));
-    Ok(Some(Route { to, via, device: hop.device, table: MAIN_TABLE, metric, source: None }))
+    Ok(Some(Route { to, via, device: hop.device, table: MAIN_TABLE, metric, source: None, mtu: None }))
 }
 
 /// Returns the prefix length of a host route.

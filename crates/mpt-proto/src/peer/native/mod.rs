@@ -10,7 +10,7 @@
 //! | [`path`] | the state of our paths and of the peer's |
 //! | [`path_events`] | paths that are added and removed, and their status frames |
 //! | [`resolve`] | from an address to a path: learned paths and migration |
-//! | [`add_addr`] | advertised addresses |
+//! | [`add_addr`], [`recall`] | advertised addresses, and those before a restart |
 //! | [`demotion`], [`pmtu`] | paths that are avoided, sizes that are probed |
 //! | [`snapshot`] | the paths as the scheduler gets them, and the queue's delay target |
 //! | [`duplicate`] | packets that are sent on several paths |
@@ -28,6 +28,7 @@ mod outcomes;
 mod path;
 mod path_events;
 mod pmtu;
+mod recall;
 mod receive;
 mod rekey;
 mod reordering;

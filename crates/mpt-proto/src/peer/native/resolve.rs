@@ -1,11 +1,13 @@
 //! From an address to a path: the path that a datagram belongs to, paths that the peer opens, and migration. The rules
 //! are those of [`crate::path::PathValidation`].
 
+use std::net::SocketAddr;
+
 use super::Native;
 use super::path::NativePath;
 use crate::config::PathConfig;
 use crate::datagram::RecvMeta;
-use crate::id::{PathId, RemotePathId};
+use crate::id::{LinkId, PathId, RemotePathId};
 use crate::path::{AddressState, MAX_VALIDATION_FRAMES, PathValidation};
 use crate::peer::{CONTROL_TOS, Common, Turn};
 use crate::time::Time;
@@ -88,7 +90,8 @@ impl Native {
     /// Adds a path that the peer opened. It carries nothing but challenges until its address is validated.
     fn add_remote_path(&mut self, common: &mut Common, turn: &mut Turn<'_>, meta: &RecvMeta) -> Option<PathId> {
         let slot = self.free_slot().or_else(|| self.evict_path(common, turn))?;
-        let config = PathConfig { remote: Some(meta.from), alive: false, ..self.expected_path(slot, meta) };
+        let config =
+            PathConfig { remote: Some(meta.from), alive: false, ..self.expected_path(slot, meta.link, meta.from) };
         let mut path = self.new_path(turn.now, slot, &config);
         path.learned = true;
         path.address = AddressState::Unvalidated(PathValidation::new(turn.now, meta));
@@ -97,15 +100,15 @@ impl Native {
 
     /// Returns the settings of a path that the peer opens: those configured for a path over this link that does not
     /// exist yet, or the defaults.
-    fn expected_path(&self, slot: u8, meta: &RecvMeta) -> PathConfig {
+    pub(super) fn expected_path(&self, slot: u8, link: LinkId, remote: SocketAddr) -> PathConfig {
         let is_free = |name: &str| self.paths.iter().all(|path| path.base.name != name);
-        let mut expected = self.expected.iter().filter(|config| config.link == meta.link);
+        let mut expected = self.expected.iter().filter(|config| config.link == link);
         if let Some(config) = expected.find(|config| is_free(&config.name)) {
             return config.clone();
         }
         let is_unused = |name: &String| is_free(name) && self.expected.iter().all(|config| config.name != *name);
         let mut names = (u32::from(slot) + 1..).map(|number| format!("path{number}"));
-        PathConfig::new(names.find(is_unused).expect("there are more numbers than paths"), meta.link, meta.from)
+        PathConfig::new(names.find(is_unused).expect("there are more numbers than paths"), link, remote)
     }
 
     /// Handles the response to a challenge that was sent to an unvalidated address: the peer receives there.

@@ -1,5 +1,7 @@
 //! Handshakes with the peer, and what follows when a session begins, ends or cannot be established.
 
+use std::time::Duration;
+
 use super::Native;
 use super::path::NativePath;
 use crate::crypto::association::SessionEvent;
@@ -8,7 +10,7 @@ use crate::peer::{CONTROL_TOS, Common, Turn};
 use crate::time::Time;
 use crate::trace::{HandshakeEvent, TraceEvent};
 use crate::tuning::Rule;
-use crate::tuning::peer::native::UNRESPONSIVE_AFTER;
+use crate::tuning::peer::native::{MIN_RETRY, UNRESPONSIVE_AFTER};
 
 /// An initiation that waits for its response.
 #[derive(Debug)]
@@ -30,7 +32,10 @@ impl Native {
                 }
                 SessionEvent::GaveUp => {
                     self.trace.record(turn.now, || TraceEvent::Handshake(HandshakeEvent::GaveUp));
-                    self.association.request(turn.now);
+                    self.drop_recalled_paths(common, turn);
+                    if self.paths.iter().any(|path| !path.base.is_vacant()) {
+                        self.association.request(turn.now);
+                    }
                 }
                 SessionEvent::Established(session) => {
                     if self.association.take_peer_restarted() {
@@ -55,6 +60,7 @@ impl Native {
     pub(super) fn send_handshake(&mut self, common: &Common, turn: &mut Turn<'_>) {
         let sessions = turn.sessions.as_mut().expect("an endpoint with native peers has sessions");
         let (identity, indexes) = sessions.parts();
+        self.association.set_retry_limit(self.retry_limit(common));
         let initiation = self.association.poll_transmit(turn.now, identity, || indexes.ephemeral_input(common.index));
         if let Some(initiation) = initiation {
             self.trace.record(turn.now, || TraceEvent::Handshake(HandshakeEvent::Initiated));
@@ -69,6 +75,16 @@ impl Native {
             self.association.prove_address(turn.now, (path.base.link, path.base.remote), slot.bytes());
             slot.commit();
         }
+    }
+
+    /// Returns the limit for the interval between initiations while packets wait: the peer may just have started again.
+    /// None while no packet waits, or the round trip of a path is unknown.
+    fn retry_limit(&self, common: &Common) -> Option<Duration> {
+        let carries = self.paths.iter().filter(|path| path.may_send_handshake());
+        let longest = carries
+            .map(|path| path.base.liveness.srtt())
+            .try_fold(Duration::ZERO, |longest, rtt| Some(longest.max(rtt?)))?;
+        (!common.queue.is_empty()).then(|| MIN_RETRY.max(longest * 2))
     }
 
     /// Returns the time at which a response that has had no effect is due on every path.

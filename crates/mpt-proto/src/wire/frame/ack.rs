@@ -202,6 +202,57 @@ mod tests {
         }
     }
 
+    /// Returns the ranges of the set bits, from the largest down.
+    fn ranges_of(set: u32) -> Vec<RangeInclusive<u64>> {
+        let has = |number: u64| set >> number & 1 == 1;
+        let mut ranges: Vec<RangeInclusive<u64>> = Vec::new();
+        for number in (0..32).rev().filter(|number| has(*number)) {
+            match ranges.last_mut().filter(|last| *last.start() == number + 1) {
+                Some(last) => *last = number..=*last.end(),
+                None => ranges.push(number..=number),
+            }
+        }
+        ranges
+    }
+
+    #[test]
+    fn every_set_of_small_numbers_decodes_to_what_was_encoded() {
+        let sets = if cfg!(miri) { 1 << 6 } else { 1 << 16 };
+        for set in 1..sets {
+            let (ranges, mut buffer) = (ranges_of(set), [0; ACK_RANGES_LEN]);
+            let (largest, encoded) = AckRanges::encode(ranges.clone(), &mut buffer).unwrap();
+            assert_eq!(ack(largest.0, encoded.as_bytes()), Ok(ranges), "{set:b}");
+        }
+    }
+
+    /// Every string of up to three bytes with numbers of one byte, and of lengths of two: either it is malformed, or it
+    /// has the ranges of a set of numbers, and no other string of minimal numbers has these.
+    #[test]
+    fn every_short_string_is_malformed_or_a_set_of_numbers() {
+        let bytes: Vec<u8> =
+            if cfg!(miri) { vec![0, 1, 0x40] } else { (0..34).chain([0x3f, 0x40, 0x80, 0xff]).collect() };
+        let short = |length: u32| {
+            let bytes = &bytes;
+            let digit = move |code: usize, place: u32| bytes[code / bytes.len().pow(place) % bytes.len()];
+            (0..bytes.len().pow(length))
+                .map(move |code| (0..length).map(|place| digit(code, place)).collect::<Vec<_>>())
+        };
+        let mut sets = std::collections::HashMap::new();
+        for (largest, string) in
+            (0..4).flat_map(|length| short(length)).flat_map(|s| [0, 3, 31].map(|l| (l, s.clone())))
+        {
+            let Ok(ranges) = ack(largest, &string) else { continue };
+            let set = ranges.iter().cloned().flatten().fold(0u32, |set, number| set | 1 << number);
+            assert_eq!(ranges, ranges_of(set), "{string:x?} below {largest}");
+            assert_eq!(ranges[0].end(), &largest);
+            // A zero as the second half of a longer number makes it equal to a shorter one.
+            if string.iter().all(|byte| *byte < 0x40) {
+                assert_eq!(sets.insert((largest, set), string), None);
+            }
+        }
+        assert!(cfg!(miri) || sets.len() > 1_000, "{}", sets.len());
+    }
+
     #[test]
     fn ranges_in_the_wrong_order_or_touching_are_not_written() {
         let written = |ranges: &[RangeInclusive<u64>]| {
