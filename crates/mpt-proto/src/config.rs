@@ -8,7 +8,7 @@ use crate::cc;
 use crate::classify::Rule;
 use crate::crypto::keys::{KeyPair, PresharedKey, PublicKey};
 use crate::packet::Merge;
-pub use crate::path::config::{KeepaliveConfig, LivenessConfig, PathConfig, ProbeConfig};
+pub use crate::path::config::{KeepaliveConfig, LivenessConfig, PathConfig, PathRole, ProbeConfig};
 use crate::reorder;
 use crate::repair::fec;
 use crate::sched;
@@ -40,6 +40,8 @@ pub struct PeerConfig {
     pub scheduler: sched::SchedulerConfig,
     /// Which packets are treated otherwise; the first that fits a packet decides.
     pub rules: Vec<Rule>,
+    /// IPv6 packets pass the tunnel's interface, so its MTU is at least 1280.
+    pub carries_ipv6: bool,
     /// The protocol and its options.
     pub protocol: Protocol,
     /// Limits of the reorder buffer, for packets with sequence numbers; no reordering if absent.
@@ -63,6 +65,7 @@ impl PeerConfig {
             local_networks: Vec::new(),
             scheduler: scheduler.into(),
             rules: Vec::new(),
+            carries_ipv6: true,
             protocol,
             resequence: Some(reorder::ReorderLimits::default()),
             probe: Some(ProbeConfig::default()),

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::config::PathRole;
 use crate::crypto::association::SharedKey;
 use crate::drops::Drops;
 use crate::id::LinkId;
@@ -71,8 +72,8 @@ pub struct PathStatus {
     pub mtu: Option<usize>,
     /// Recent share of packets lost, 0 to 1; absent without acknowledgements.
     pub loss: Option<f64>,
-    /// For this end and for the peer: true if it is to be used only while no other path is up.
-    pub standby: [bool; 2],
+    /// Its role for this end and for the peer; the greater one applies.
+    pub roles: [PathRole; 2],
     /// Bytes sent and not yet acknowledged; absent without acknowledgements.
     pub in_flight: Option<u64>,
     /// Queueing delay: current delay minus minimum delay; absent without acknowledgements.
@@ -95,7 +96,7 @@ impl PathStatus {
             srtt: path.liveness.srtt(),
             rate: None,
             loss: None,
-            standby: [false; 2],
+            roles: [PathRole::Available; 2],
             mtu: None,
             in_flight: None,
             queue: None,

@@ -73,6 +73,7 @@ impl State {
             Change::Item(Item::Sample(sample)) => self.on_sample(&sample.report, &mut hooks),
             Change::Item(Item::Event(event)) => match event.kind {
                 EventKind::Path { peer, path, to, .. } if self.responds => self.set(peer, path, &to, &mut hooks),
+                EventKind::LimitWarning { peer, path } => hooks.push(Hook::of("limit-80", &peer, &path, "")),
                 EventKind::Limit { peer, path } => hooks.push(Hook::of("limit", &peer, &path, "")),
                 _ => {}
             },
@@ -271,6 +272,15 @@ mod tests {
         let end = texts(&mut state, Change::Silent("gone".to_owned()));
         assert_eq!(end, ["path-down office dsl tunnel", "peer-down office", "down"]);
         assert!(texts(&mut state, Change::Silent("gone".to_owned())).is_empty());
+    }
+
+    #[test]
+    fn a_limit_has_two_events() {
+        let event = |kind| Change::Item(Item::Event(Event { time_ms: 0, kind }));
+        let [peer, path] = ["office", "lte"].map(str::to_owned);
+        let warning = EventKind::LimitWarning { peer: peer.clone(), path: path.clone() };
+        assert_eq!(texts(&mut State::default(), event(warning)), ["limit-80 office lte"]);
+        assert_eq!(texts(&mut State::default(), event(EventKind::Limit { peer, path })), ["limit office lte"]);
     }
 
     #[test]

@@ -368,7 +368,14 @@ fn frequent_mistakes_get_the_hint_that_solves_them() {
     assert_eq!(remote("2001:db8::7"), "");
     assert!(path("role = 'backup'").contains("did you mean \"standby\"?"));
     assert!(problems("interface = \u{201c}mpt0\u{201d}").contains("these are typographic quotes"));
-    assert!(problems("[Interface]\nPrivateKey = x\n").contains("`mpt config new` makes one for MPT"));
+    assert!(problems("address = [\u{201e}10.77.0.1/24\u{201c}]").contains("these are typographic quotes"));
+    let wireguard = problems("[Interface]\nPrivateKey = x\nAddress = 10.77.0.2/24\n[Peer]\nAllowedIPs = ::/0\n");
+    assert!(wireguard.ends_with(".toml -o tunnel.toml converts it"), "{wireguard}");
+    assert_eq!(wireguard.lines().count(), 2, "{wireguard}");
+    assert!(problems("scheduler = 'fastest'").contains("\"earliest\" is the default in native mode"));
+    assert_eq!(path("role = 'metered'\nlimit = '20 GB'"), "");
+    assert!(path("reset_day = 15").contains("reset_day: this path has no limit"));
+    assert!(path("role = 'metered'\nlimit = '20GB'\nreset_day = 32").contains("a day of the month from 1 to 31"));
     let order = problems(&format!("{private}\naddress = []\n[[peer.path]]\nremote = '192.0.2.1'\n"));
     assert!(order.contains("a [[peer.path]] belongs below its [[peer]]"), "{order}");
 }

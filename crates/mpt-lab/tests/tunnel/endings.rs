@@ -91,3 +91,20 @@ fn without_privileges_the_error_names_the_capability() {
         assert!(said.contains("CAP_NET_ADMIN"), "{}: {said}", run_dir.display());
     }
 }
+
+#[test]
+fn down_by_an_unprivileged_user_is_refused_with_a_remedy() {
+    let Some(rig) = Rig::up("down-user", &["delay=1ms"], &plan()) else { return };
+    open_folder(rig.folder.path());
+    let program_for_all = rig.folder.path().join("mpt");
+    fs::copy(program(), &program_for_all).expect("a copy");
+    for name in [&[][..], &["mpt0"]] {
+        let mut command = rig.hosts.a.command("setpriv");
+        command.args(NOBODY).arg(&program_for_all).arg("down").args(name).env("MPT_RUN_DIR", rig.run_dir(Host::A));
+        let refused = output(&mut command);
+        let said = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{said}");
+        assert!(said.contains("not allowed to control the tunnel mpt0") && said.contains("run as root"), "{said}");
+    }
+    rig.wait_for_answer(&[], Family::V4, "the tunnel continues");
+}

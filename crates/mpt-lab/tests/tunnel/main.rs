@@ -17,6 +17,7 @@ mod gateway;
 mod hostile;
 mod internet;
 mod kill_switch;
+mod limits;
 mod name_servers;
 mod names;
 mod native;

@@ -143,8 +143,13 @@ impl Rig {
     pub fn program(&self, host: Host) -> Command {
         let mut command = self.hosts.host(host).command(&program().to_string_lossy());
         command.env("MPT_RUN_DIR", self.run_dir(host));
-        command.env("MPT_STATE_DIR", self.folder.path().join(format!("state-{host:?}")));
+        command.env("MPT_STATE_DIR", self.state_dir(host));
         command
+    }
+
+    /// Returns the directory of what a host's daemon keeps over restarts.
+    pub fn state_dir(&self, host: Host) -> PathBuf {
+        self.folder.path().join(format!("state-{host:?}"))
     }
 
     /// Returns the directory of a host's control sockets.

@@ -193,3 +193,18 @@ fn programs_run_at_events_without_privileges_unless_others_may_change_them() {
     let message = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(message.contains("others may change") && refused.status.code() == Some(1), "{message}");
 }
+
+#[test]
+fn a_path_that_comes_back_is_reported_when_it_is_used() {
+    let Some(rig) = rig("comes-back") else { return };
+    for _ in 0..2 {
+        rig.hosts.a.ip("link set eth2 down").expect("a link");
+        rig.wait_until_up(Host::A, &["eth1"]);
+        rig.hosts.a.ip("link set eth2 up").expect("a link");
+        rig.wait_until_up(Host::A, &["eth1", "eth2"]);
+    }
+    // Its size was probed each time.
+    for host in [Host::A, Host::B] {
+        assert_eq!(["narrow", "being probed"].map(|state| rig.logged(host, state)), [0, 0], "on {host:?}");
+    }
+}

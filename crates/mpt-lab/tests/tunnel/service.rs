@@ -104,7 +104,7 @@ fn a_service_reports_ready_and_alive_and_drops_needless_privileges() {
     let path = rig.folder.path().join("notify");
     let manager = UnixDatagram::bind(&path).expect("a socket");
     manager.set_read_timeout(Some(Duration::from_secs(30))).expect("a socket");
-    let receive = || {
+    let receive_any = || {
         let mut buffer = [0; 64];
         loop {
             match manager.recv(&mut buffer) {
@@ -115,9 +115,30 @@ fn a_service_reports_ready_and_alive_and_drops_needless_privileges() {
             }
         }
     };
+    let receive_until = |wanted: &str| while receive_any() != wanted {};
+    let receive = || loop {
+        let message = receive_any();
+        if !message.starts_with("STATUS=") {
+            return message;
+        }
+    };
     let daemon = verbose(&rig, &[("NOTIFY_SOCKET", &path.display().to_string()), ("WATCHDOG_USEC", "200000")]);
     assert_eq!(receive(), "READY=1");
+    receive_until("STATUS=0 of 1 paths are up");
     assert_eq!([receive(), receive(), receive()], ["WATCHDOG=1"; 3]);
+
+    // As the unit does: the result of a reload is that of the command.
+    let pid = daemon.0.id().to_string();
+    let reload = || rig.mpt(Host::A, &["reload", "--pid", &pid]);
+    assert!(reload().status.success());
+    receive_until("RELOADING=1");
+    receive_until("READY=1");
+    fs::write(rig.file(Host::A), "address = 7").expect("a file");
+    let refused = reload();
+    assert!(!refused.status.success() && text(&refused.stderr).contains("A.toml:1"), "{refused:?}");
+    receive_until("RELOADING=1");
+    receive_until("READY=1");
+    assert_eq!(rig.mpt(Host::A, &["reload", "--pid", "1"]).status.code(), Some(1));
 
     let status = rig.status(Host::A);
     let pid = status["pid"].as_u64().expect("a number");

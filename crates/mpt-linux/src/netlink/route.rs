@@ -43,7 +43,8 @@ pub struct Hop {
     pub source: Option<IpAddr>,
     /// The next hop; none for an on-link destination.
     pub gateway: Option<IpAddr>,
-    /// The largest IP packet in bytes: the path MTU if the route has one, otherwise the link's MTU.
+    /// The largest IP packet in bytes: the MTU of the route if it has one, otherwise the link's. A path MTU that a
+    /// router reported is left out: the kernel forgets it after ten minutes, and it may be forged.
     pub mtu: u32,
 }
 
@@ -150,8 +151,17 @@ impl Netlink {
             answers => answers.map_err(what)?,
         };
         let Some(RouteNetlinkMessage::NewRoute(answer)) = answers.into_iter().next() else { return Ok(None) };
-        let Some((mut hop, path_mtu)) = parse_hop(&answer) else { return Ok(None) };
-        hop.mtu = match path_mtu {
+        let Some((mut hop, mut route_mtu)) = parse_hop(&answer) else { return Ok(None) };
+        if route_mtu.is_some() && is_temporary(&answer) {
+            let mut fib = query(to, device, self.1);
+            fib.header.flags |= RouteFlags::FibMatch;
+            let answers = self.0.exchange(RouteNetlinkMessage::GetRoute(fib), NLM_F_ACK).map_err(what)?;
+            route_mtu = answers.first().and_then(|answer| match answer {
+                RouteNetlinkMessage::NewRoute(route) => parse_mtu(route),
+                _ => None,
+            });
+        }
+        hop.mtu = match route_mtu {
             Some(mtu) => mtu,
             None => self.link_by_index(hop.device)?.map_or(0, |link| link.mtu),
         };
@@ -277,22 +287,32 @@ fn query(to: IpAddr, device: Option<u32>, mark: Option<u32>) -> RouteMessage {
     message
 }
 
-/// Parses the hop, without its MTU, and the route's path MTU if it has one.
+/// Parses the hop, without its MTU, and the route's MTU if it has one.
 fn parse_hop(message: &RouteMessage) -> Option<(Hop, Option<u32>)> {
-    let (mut device, mut source, mut gateway, mut path_mtu) = (None, None, None, None);
+    let (mut device, mut source, mut gateway) = (None, None, None);
     for attribute in &message.attributes {
         match attribute {
             RouteAttribute::Oif(index) => device = Some(*index),
             RouteAttribute::PrefSource(address) => source = parse_address(address),
             RouteAttribute::Gateway(address) => gateway = parse_address(address),
             RouteAttribute::Via(RouteVia::Inet6(via)) => gateway = Some(IpAddr::V6(*via)),
-            RouteAttribute::Metrics(metrics) => {
-                path_mtu = metrics.iter().find_map(|m| if let RouteMetric::Mtu(mtu) = m { Some(*mtu) } else { None });
-            }
             _ => {}
         }
     }
-    Some((Hop { device: device?, source, gateway, mtu: 0 }, path_mtu))
+    Some((Hop { device: device?, source, gateway, mtu: 0 }, parse_mtu(message)))
+}
+
+fn parse_mtu(message: &RouteMessage) -> Option<u32> {
+    let metrics = message.attributes.iter().filter_map(|attribute| match attribute {
+        RouteAttribute::Metrics(metrics) => Some(metrics),
+        _ => None,
+    });
+    metrics.flatten().find_map(|metric| if let RouteMetric::Mtu(mtu) = metric { Some(*mtu) } else { None })
+}
+
+/// Returns true if the answer is from what the kernel has learned about a destination, and will expire.
+fn is_temporary(message: &RouteMessage) -> bool {
+    message.attributes.iter().any(|attribute| matches!(attribute, RouteAttribute::CacheInfo(info) if info.expires != 0))
 }
 
 fn parse_address(address: &RouteAddress) -> Option<IpAddr> {

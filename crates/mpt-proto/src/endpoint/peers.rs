@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::Endpoint;
-use crate::config::{PathConfig, PeerConfig};
+use crate::config::{PathConfig, PathRole, PeerConfig};
 use crate::crypto::keys::PublicKey;
 use crate::error::PeerError;
 use crate::id::LinkId;
@@ -114,12 +114,12 @@ impl Endpoint {
         peers[index].remove_path(&mut turn, path)
     }
 
-    /// Sets whether a path of a native peer is used only while no other is alive.
+    /// Sets the role that this end wants for a path of a native peer.
     ///
     /// # Errors
     /// As [`Self::remove_path`].
-    pub fn set_standby(&mut self, now: Time, peer: &str, path: &str, standby: bool) -> Result<(), PeerError> {
-        self.with_peer(peer, |peer| peer.set_standby(now, path, standby))
+    pub fn set_role(&mut self, now: Time, peer: &str, path: &str, role: PathRole) -> Result<(), PeerError> {
+        self.with_peer(peer, |peer| peer.set_role(now, path, role))
     }
 
     /// Takes a path of a peer up or down by command of the operator.

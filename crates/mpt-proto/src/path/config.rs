@@ -49,6 +49,18 @@ impl Default for ProbeConfig {
     }
 }
 
+/// When a path carries traffic. The greater role of both ends applies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PathRole {
+    /// Always.
+    #[default]
+    Available,
+    /// While the available paths are full, or none is alive.
+    Overflow,
+    /// While no available and no overflow path is alive.
+    Standby,
+}
+
 /// A path of a peer.
 #[derive(Clone, Debug)]
 pub struct PathConfig {
@@ -66,8 +78,8 @@ pub struct PathConfig {
     pub alive: bool,
     /// Maximum sending rate in native mode.
     pub cap: Option<Rate>,
-    /// True if it is used only while no other path is alive.
-    pub standby: bool,
+    /// When it carries traffic beside other paths.
+    pub role: PathRole,
 }
 
 impl PathConfig {
@@ -81,7 +93,7 @@ impl PathConfig {
             liveness: None,
             alive: true,
             cap: None,
-            standby: false,
+            role: PathRole::Available,
         }
     }
 }

@@ -28,6 +28,8 @@ pub enum Demotion {
     Lossy,
     /// It does not carry datagrams of the size that the tunnel needs.
     Narrow,
+    /// It has come back, and a probe of that size has not been answered yet.
+    Unproven,
 }
 
 /// The state that follows from [`Health`].
@@ -136,6 +138,7 @@ impl fmt::Display for PathState {
             Self::Demoted(Demotion::Flapping) => "down (flapping)",
             Self::Demoted(Demotion::Lossy) => "down (lossy)",
             Self::Demoted(Demotion::Narrow) => "down (narrow)",
+            Self::Demoted(Demotion::Unproven) => "down (size is being probed)",
         })
     }
 }

@@ -15,8 +15,8 @@ use crate::time::Time;
 use crate::tuning::path::pmtu::{BASE_PLPMTU, ERROR_RETRY, MAX_PROBES, PRECISION, RAISE_TIMER, UNUSABLE_RETRY};
 use crate::wire::{frame, native};
 
-/// The least datagram in bytes that a path must carry to be used: it contains an IPv6 packet of the size that every
-/// link carries (RFC 8200 section 5), and so must a tunnel.
+/// The least datagram in bytes that a path of a tunnel with IPv6 must carry to be used: it contains an IPv6 packet of
+/// the size that every link carries (RFC 8200 section 5), and so must a tunnel.
 pub const LEAST_USABLE: usize = 1_280 + native::OVERHEAD + frame::DATA_HEADER;
 
 /// The path MTU of one path. Sizes are of UDP payloads.

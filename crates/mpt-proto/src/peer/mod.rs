@@ -13,7 +13,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use crate::classify::Classifier;
-use crate::config::{PathConfig, PeerConfig, Protocol};
+use crate::config::{PathConfig, PathRole, PeerConfig, Protocol};
 use crate::crypto::association::Association;
 use crate::datagram::RecvMeta;
 use crate::drops::{Dropped, Drops};
@@ -325,10 +325,10 @@ impl Peer {
         Ok(())
     }
 
-    /// Sets whether a path is a backup, used only while no other path is alive.
-    pub fn set_standby(&mut self, now: Time, name: &str, standby: bool) -> Result<(), PeerError> {
+    /// Sets the role that this end wants for a path.
+    pub fn set_role(&mut self, now: Time, name: &str, role: PathRole) -> Result<(), PeerError> {
         let id = self.path_named(name);
-        self.require_native()?.0.set_standby(now, id?, standby);
+        self.require_native()?.0.set_role(now, id?, role);
         Ok(())
     }
 
@@ -432,7 +432,8 @@ impl Peer {
         if let Mode::Native(native) = &mut self.mode { Some((native, &mut self.common)) } else { None }
     }
 
-    fn paths(&self) -> impl Iterator<Item = &Path> {
+    /// Returns its paths, in order of their slots.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
         let (plain, native) = match &self.mode {
             Mode::Plain(plain) => (Some(plain.paths.iter()), None),
             Mode::Native(native) => (None, Some(native.paths.iter())),

@@ -244,6 +244,7 @@ fn state_name(state: PathState) -> &'static str {
         PathState::Demoted(Demotion::Flapping) => "demoted_flapping",
         PathState::Demoted(Demotion::Lossy) => "demoted_lossy",
         PathState::Demoted(Demotion::Narrow) => "demoted_narrow",
+        PathState::Demoted(Demotion::Unproven) => "demoted_unproven",
     }
 }
 

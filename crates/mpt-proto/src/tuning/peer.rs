@@ -128,6 +128,29 @@ pub mod demotion {
     pub const IN_USE: Duration = Duration::from_secs(5);
 }
 
+/// Overflow paths.
+pub mod overflow {
+    use super::DATAGRAM;
+    use std::time::Duration;
+
+    /// A queue stands if it takes the available paths this long: CoDel's target in RFC 8289, a third of ours, so that a
+    /// queue which CoDel leaves alone stands.
+    pub const WAIT: Duration = Duration::from_millis(5);
+    /// The same as a part of their longest round trip, as numerator and denominator: half of CoDel's target there. A
+    /// path that probes for a higher rate takes a fourth of a round trip out of the queue. With 5 ms alone, a path of
+    /// 50 Mbit/s and 80 ms beside a quicker overflow path kept to 37 Mbit/s.
+    pub const WAIT_RTT: (u32, u32) = (3, 8);
+    /// Bytes of the shortest queue that stands: on a slow path one packet takes longer than [`WAIT`].
+    pub const MIN_QUEUE: u64 = 3 * DATAGRAM;
+    /// A queue that is gone by then was a burst: CoDel's interval.
+    pub const STANDING: Duration = Duration::from_millis(100);
+    /// The time over which sent bytes are compared with the available paths' rate.
+    pub const WINDOW: Duration = Duration::from_millis(250);
+    /// The sent bytes fit on the available paths if they are less than this share of their rate: estimates exceed the
+    /// rate of a path with jitter.
+    pub const FITTING_SHARE: f64 = 0.9;
+}
+
 /// Duplicates that measure a path.
 pub mod duplicate {
     use super::DATAGRAM;

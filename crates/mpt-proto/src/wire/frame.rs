@@ -199,6 +199,8 @@ pub enum PathUsage {
     Standby,
     /// Carries no new traffic: it is about to be removed.
     Draining,
+    /// Carries traffic while the available paths are full.
+    Overflow,
 }
 
 /// A message about an address of the sender.

@@ -3,5 +3,6 @@
 
 mod ends;
 mod outages;
+mod overflow;
 mod roaming;
 mod roles;

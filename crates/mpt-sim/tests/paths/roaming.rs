@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use mpt_proto::config::PathConfig;
+use mpt_proto::config::{PathConfig, PathRole};
 use mpt_proto::drops::Dropped;
 use mpt_proto::endpoint::{Endpoint, RecvMeta};
 use mpt_proto::packet::Offload;
@@ -218,15 +218,16 @@ fn an_address_that_relays_a_datagram_gets_a_challenge_and_no_data() {
 #[test]
 fn the_first_path_of_the_peer_gets_the_settings_of_its_link() {
     let mut world = World { cut: false, ..World::disconnected() };
-    let wan = PathConfig { name: "path2".into(), remote: None, weight: 7, standby: true, ..path(0) };
+    let wan = PathConfig { name: "path2".into(), remote: None, weight: 7, role: PathRole::Standby, ..path(0) };
     world.ends[1] = endpoint(1, vec![wan]);
     let second = PathConfig { name: "second".into(), remote: Some(OTHER), ..path(0) };
     world.settle();
     assert_eq!(world.ends[0].add_path(world.now, "peer", &second), Ok(()));
     world.advance(Duration::from_secs(1));
     let status = world.ends[1].status();
-    let paths = status.peers[0].paths.iter().map(|path| (&path.name[..], path.remote, path.weight, path.standby[0]));
-    assert_eq!(paths.collect::<Vec<_>>(), [("path2", address(0, 0), 7, true), ("path3", somewhere(100), 1, false)]);
+    let paths = status.peers[0].paths.iter().map(|path| (&path.name[..], path.remote, path.weight, path.roles[0]));
+    let expected = [("path2", address(0, 0), 7, PathRole::Standby), ("path3", somewhere(100), 1, PathRole::Available)];
+    assert_eq!(paths.collect::<Vec<_>>(), expected);
 }
 
 #[test]

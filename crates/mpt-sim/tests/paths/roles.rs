@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mpt_proto::config::PathConfig;
+use mpt_proto::config::{PathConfig, PathRole};
 use mpt_proto::path::{DownCause, PathState};
 use mpt_proto::time::Rate;
 use mpt_sim::host::{Sink, Source};
@@ -32,7 +32,7 @@ fn network(sender: usize, paths: Vec<PathConfig>, length: Duration) -> Network {
 }
 
 fn standby(number: usize) -> PathConfig {
-    PathConfig { standby: true, ..path(number) }
+    PathConfig { role: PathRole::Standby, ..path(number) }
 }
 
 /// Returns the bytes that an end has sent over each of its paths.
@@ -60,7 +60,11 @@ fn both_ends_use_a_standby_path_only_while_no_other_is_up() {
         let mut net = network(sender, vec![path(0), standby(1)], 6 * SECOND);
         net.run(2 * SECOND);
         assert!(over_second(&net, 0) < 10 && over_second(&net, 1) < 10, "sender {sender}: {:?}", sent(&net, sender));
-        assert_eq!(net.endpoint(1).status().peers[0].paths[1].standby, [false, true], "reported to the other end");
+        assert_eq!(
+            net.endpoint(1).status().peers[0].paths[1].roles,
+            [PathRole::Available, PathRole::Standby],
+            "reported to the other end"
+        );
         net.cut(0, true);
         net.run(4 * SECOND);
         // 20 Mbit/s for some 1.7 s are 4 MB.
@@ -80,7 +84,7 @@ fn a_path_becomes_standby_in_mid_transfer() {
     for sender in [0, 1] {
         let mut net = network(sender, vec![path(0), path(1)], 4 * SECOND);
         net.run(2 * SECOND);
-        net.act(0, |now, endpoint| assert_eq!(endpoint.set_standby(now, "peer", "path0", true), Ok(())));
+        net.act(0, |now, endpoint| assert_eq!(endpoint.set_role(now, "peer", "path0", PathRole::Standby), Ok(())));
         net.run(2 * SECOND + Duration::from_millis(200));
         let before = sent(&net, sender)[0].1;
         net.run(7 * SECOND);

@@ -70,6 +70,28 @@ fn a_path_with_an_mtu_below_the_ipv6_minimum_is_unused() {
 }
 
 #[test]
+fn a_tunnel_without_ipv6_uses_a_path_below_the_ipv6_minimum() {
+    let mut net = tcp_without_ipv6(1, &[WIDE, WIDE], 1_200);
+    net.run(3 * SECOND);
+    let narrow: PathSpec = format!("{WIDE},mtu=1280B").parse().unwrap();
+    for direction in 0..2 {
+        net.link(1, direction).change(mpt_proto::time::Time::after(3 * SECOND), &narrow.there);
+    }
+    // Packets of 1200 bytes fit it, so only another probe of full size shows the change.
+    net.cut(1, true);
+    net.run(5 * SECOND);
+    net.cut(1, false);
+    net.run(9 * SECOND);
+    print_status(&net);
+    assert_eq!(path(&net, 1).state, PathState::Up);
+    // The search ends four bytes below the size at most.
+    assert!((1_280 - HEADERS - 4..=1_280 - HEADERS).contains(&net.endpoint(0).mtu()), "{}", net.endpoint(0).mtu());
+    let before = path(&net, 1).sent.bytes;
+    net.run(11 * SECOND);
+    assert!(path(&net, 1).sent.bytes - before > 1_000_000);
+}
+
+#[test]
 fn a_path_that_was_too_narrow_for_three_seconds_is_used_again_within_forty() {
     let mut net = tcp(1, &[WIDE, WIDE]);
     for (at, mtu) in [(3, 1_300), (6, 1_600)] {

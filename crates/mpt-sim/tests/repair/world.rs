@@ -29,11 +29,16 @@ pub fn ms(n: u64) -> Duration {
 }
 
 fn endpoint(end: usize, paths: usize, fec: fec::FecMode) -> Endpoint {
+    endpoint_with(end, paths, fec, true)
+}
+
+fn endpoint_with(end: usize, paths: usize, fec: fec::FecMode, carries_ipv6: bool) -> Endpoint {
     let keys = |end: usize| KeyPair::generate([end as u8 + 1; 32]);
     let path = |i: usize| PathConfig::new(format!("path{i}"), LinkId(i as u8), address(1 - end, i));
     let native = NativeConfig { fec, ..NativeConfig::new(*keys(1 - end).public()) };
     let peer = PeerConfig {
         networks: vec!["0.0.0.0/0".parse().unwrap()],
+        carries_ipv6,
         ..PeerConfig::new("peer", Protocol::Native(native), (0..paths).map(path).collect())
     };
     let config = Config { identity: None, mtu: MTU, merge: Merge::default(), peers: vec![peer] };
@@ -57,6 +62,14 @@ pub fn tcp_of(seed: u64, paths: &[&str], mtu: usize) -> Network {
     let hosts =
         [Box::new(TcpSource::new(mtu).starting_at(Time::after(SETTLED))) as _, Box::new(TcpSink::new(mtu)) as _];
     let ends = [endpoint(0, paths.len(), fec), endpoint(1, paths.len(), fec)];
+    Network::between(Seed(seed), ends, &links(paths), hosts)
+}
+
+/// Does the same in a tunnel that carries no IPv6.
+pub fn tcp_without_ipv6(seed: u64, paths: &[&str], mtu: usize) -> Network {
+    let hosts =
+        [Box::new(TcpSource::new(mtu).starting_at(Time::after(SETTLED))) as _, Box::new(TcpSink::new(mtu)) as _];
+    let ends = [0, 1].map(|end| endpoint_with(end, paths.len(), fec::FecMode::Auto, false));
     Network::between(Seed(seed), ends, &links(paths), hosts)
 }
 

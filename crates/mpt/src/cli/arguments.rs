@@ -116,7 +116,7 @@ pub(super) enum Command {
         action: UpOrDown,
     },
     /// Read the configuration again, and restart one connection or all
-    Reload(ConnectionOption),
+    Reload(ReloadArgs),
     /// Restart one connection or all, without reading files
     Restart(ConnectionOption),
     /// End a connection, and disable its file
@@ -250,6 +250,15 @@ pub(super) struct ConnectionOption {
     pub(super) tunnel: TunnelOption,
     /// The connection's file in the directory of the original, or the peer's name; default: all
     pub(super) file: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ReloadArgs {
+    #[command(flatten)]
+    pub(super) connection: ConnectionOption,
+    /// The tunnel by its process number, for a service manager
+    #[arg(long, value_name = "PID", conflicts_with = "tunnel")]
+    pub(super) pid: Option<u32>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fmt};
 
+use nix::errno::Errno;
+use nix::unistd::{AccessFlags, access};
 use serde::Serialize;
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
@@ -88,6 +90,9 @@ pub fn down(tunnel: TunnelArg) -> Result<(), Failure> {
         Err(failure) => failure,
     };
     let Some(name) = tunnel.name.or_else(only_crashed_tunnel) else { return Err(failure) };
+    if access(RunDir::from_env().path(), AccessFlags::W_OK).is_err_and(|errno| errno != Errno::ENOENT) {
+        return Err(failure.hint(format!("run as root: sudo mpt down {name}")));
+    }
     log_warnings();
     match daemon::clean_up(&name)? {
         true => {

@@ -1,24 +1,29 @@
 //! Commands of the original MPT, and the import of its files.
 
+use std::fs;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::arguments::{AddressAction, ImportArgs, TunnelArg, TunnelOption, UpOrDown};
 use super::commands::{connect, print};
 use crate::Failure;
 use crate::config;
-use crate::control::{Action, Request};
+use crate::control::{Action, Client, Request, RunDir};
 use crate::legacy::toml::{self, Allowed};
-use crate::legacy::{LegacySetup, folder};
+use crate::legacy::{LegacySetup, folder, wg_quick};
 
 /// Converts files of the original to one of ours. Settings that are not carried over are reported and are no failure. A
 /// file that `mpt up` would reject is only printed, and never overwrites another.
 pub fn import(import: &ImportArgs) -> Result<(), Failure> {
-    let setup = LegacySetup::load(&import.from).map_err(|problems| {
+    let imported = match wg_quick_text(&import.from) {
+        Some((name, text)) => wg_quick::convert(&name, &text),
+        None => LegacySetup::load(&import.from)
+            .map(|setup| toml::write(&setup, Allowed::default(), folder::template(&setup).as_deref())),
+    };
+    let imported = imported.map_err(|problems| {
         problems.iter().for_each(|problem| eprintln!("{problem}"));
         Failure::new("nothing was imported")
     })?;
-    let imported = toml::write(&setup, Allowed::default(), folder::template(&setup).as_deref());
     imported.notes.iter().for_each(|note| eprintln!("{note}"));
     let wrong = config::parse(import.output.as_deref().unwrap_or(Path::new("stdout")), &imported.text).err();
     wrong.iter().flatten().for_each(|problem| eprintln!("{problem}"));
@@ -33,6 +38,13 @@ pub fn import(import: &ImportArgs) -> Result<(), Failure> {
         (Some(file), None) => folder::write_secret(file, &imported.text)
             .map_err(|error| Failure::new(format!("cannot write {}: {error}", file.display()))),
     }
+}
+
+/// Returns name and text of the file, if it is one of wg-quick.
+fn wg_quick_text(from: &[PathBuf]) -> Option<(String, String)> {
+    let [file] = from else { return None };
+    let text = fs::read_to_string(file).ok().filter(|text| wg_quick::is_wg_quick(text))?;
+    Some((file.file_name()?.to_string_lossy().into_owned(), text))
 }
 
 /// Adds an address to an interface or removes it.
@@ -54,6 +66,22 @@ pub fn interface(tunnel: TunnelOption, interface: String, action: UpOrDown) -> R
         UpOrDown::Down => Action::Down,
     };
     request(tunnel, Request::Interface { interface, action })
+}
+
+/// Returns the tunnel of a process.
+pub fn tunnel_of(pid: u32) -> Result<TunnelOption, Failure> {
+    let run = RunDir::from_env();
+    let has_pid = |name: &String| {
+        let report = Client::connect(&run, Some(name)).and_then(|mut client| client.status());
+        report.is_ok_and(|report| report.tunnel.pid == pid)
+    };
+    match run.running().into_iter().find(has_pid) {
+        Some(name) => Ok(TunnelOption { tunnel: Some(name) }),
+        None => {
+            Err(Failure::new(format!("no tunnel has the process number {pid}"))
+                .hint("mpt status prints it with --json"))
+        }
+    }
 }
 
 /// Sends a request to a running tunnel.

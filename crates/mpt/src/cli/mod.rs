@@ -31,7 +31,7 @@ use crate::daemon::{config_files, name_servers};
 use crate::{doctor, enroll, hooks, web};
 use arguments::{
     Command, ConfigCommand, ConnectionArg, ConnectionOption, DoctorArgs, KillSwitchCommand, NameServersCommand,
-    SetupCommand, ShowCommand,
+    ReloadArgs, SetupCommand, ShowCommand,
 };
 
 /// Executes the command line; `up` runs a tunnel until it is down, and writes its event trace into a folder if there
@@ -67,8 +67,9 @@ pub fn run(cli: Cli, up: impl FnOnce(File, Option<&Path>) -> Result<(), Failure>
             legacy::address(tunnel, action, &address, interface)
         }
         Command::Int { tunnel, interface, action } => legacy::interface(tunnel, interface, action),
-        Command::Reload(ConnectionOption { tunnel, file }) => {
-            legacy::request(tunnel, Request::Reload { connection: file })
+        Command::Reload(ReloadArgs { connection: ConnectionOption { tunnel, file }, pid }) => {
+            let tunnel = pid.map_or(Ok(tunnel), legacy::tunnel_of);
+            tunnel.and_then(|tunnel| legacy::request(tunnel, Request::Reload { connection: file }))
         }
         Command::Restart(ConnectionOption { tunnel, file }) => {
             legacy::request(tunnel, Request::Restart { connection: file })

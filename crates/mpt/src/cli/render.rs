@@ -175,6 +175,7 @@ fn state_with_cause(path: &PathReport) -> String {
             }
             (Some(used), Some(limit)) => format!("up ({} of {})", bytes(used), bytes(limit)),
             _ if path.standby => "up (standby)".to_owned(),
+            _ if path.overflow => "up (overflow)".to_owned(),
             _ => "up".to_owned(),
         },
         None => "down".to_owned(),
@@ -182,6 +183,7 @@ fn state_with_cause(path: &PathReport) -> String {
         Some("carrier") => "down (no carrier)".to_owned(),
         Some("silent") => "down (silent)".to_owned(),
         Some("peer") => "down (by peer)".to_owned(),
+        Some("limit") => "down (limit used up)".to_owned(),
         Some(other) => format!("down ({other})"),
     }
 }

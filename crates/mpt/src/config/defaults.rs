@@ -8,7 +8,7 @@ use mpt_proto::config::PlainFraming;
 use mpt_proto::path_manager::Pairs;
 use mpt_proto::sched;
 
-use super::values::{Mode, Role};
+use super::values::{BeyondLimit, Mode, Role};
 
 /// Most hosts have one tunnel, and the name shows the program.
 pub const INTERFACE: &str = "mpt0";
@@ -54,6 +54,12 @@ pub const WEIGHT: u32 = 1;
 
 /// All paths carry traffic.
 pub const ROLE: Role = Role::Available;
+
+/// A contract begins with the month unless its bill has another day.
+pub const RESET_DAY: u8 = 1;
+
+/// A tunnel that works at a price is better than none.
+pub const BEYOND_LIMIT: BeyondLimit = BeyondLimit::Standby;
 
 /// A second path over an interface shares the bottleneck with the first.
 pub const PAIRS: Pairs = Pairs::One;

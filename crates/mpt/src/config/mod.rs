@@ -83,6 +83,9 @@ pub fn parse(path: &Path, text: &str) -> Result<File, Vec<Problem>> {
 
 fn checked(mut log: ProblemLog<'_>, text: &str) -> Result<File, Vec<Problem>> {
     let (document, errors) = DeTable::parse_recoverable(text);
+    if !errors.is_empty() && legacy::wg_quick::is_wg_quick(text) {
+        return Err(vec![log.wg_quick()]);
+    }
     errors.iter().for_each(|error| log.syntax(error));
     let file = schema::file(document.get_ref(), &mut log);
     let (errors, warnings) = log.finish();

@@ -16,7 +16,7 @@ use super::defaults;
 use super::problem::{Lines, Problem, Severity};
 use crate::legacy::model::{Connection, Secret};
 
-pub use super::values::{At, Mode};
+pub use super::values::{At, BeyondLimit, DataLimit, Mode, Role};
 
 /// The configuration of one tunnel.
 #[derive(Clone, Debug)]
@@ -201,10 +201,10 @@ pub struct Path {
     pub original: OriginalPath,
     /// The maximum send rate, in native mode.
     pub cap: Option<Rate>,
-    /// Used only while no other path is alive, in native mode.
-    pub standby: bool,
-    /// Monthly limit in bytes, after which it becomes standby; native mode.
-    pub limit: Option<u64>,
+    /// When it is used beside other paths, in native mode.
+    pub role: Role,
+    /// Limit of its traffic in a month, in native mode.
+    pub limit: Option<DataLimit>,
 }
 
 impl Path {

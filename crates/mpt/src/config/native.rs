@@ -16,7 +16,7 @@ use mpt_proto::time::Rate;
 use super::model::{Auto, HostName};
 use super::reader::Reader;
 use super::value_types::RemoteHost;
-use super::values::{At, Role};
+use super::values::{At, BeyondLimit, DataLimit, Role};
 use super::{defaults, value_types};
 use crate::files::Files;
 use crate::secrets;
@@ -92,31 +92,49 @@ pub fn protocol(
 pub struct Usage {
     /// The maximum send rate.
     pub cap: Option<Rate>,
-    /// It is used only while no other path is alive.
-    pub standby: bool,
-    /// Monthly limit in bytes, after which it becomes standby.
-    pub limit: Option<u64>,
+    /// When it is used beside other paths.
+    pub role: Role,
+    /// Limit of its traffic in a month.
+    pub limit: Option<DataLimit>,
 }
 
 impl Usage {
     /// Reads the keys of a path.
     pub fn read(table: &mut Reader<'_, '_, '_>) -> Self {
         let cap = table.read("rate", &value_types::rate(64_000..=100_000_000_000, "50mbit")).map(|cap| cap.value);
-        let roles = [("available", Role::Available), ("standby", Role::Standby), ("metered", Role::Metered)];
-        let role = table.read_or("role", &value_types::choice(&roles), defaults::ROLE);
+        let role = table.read_or("role", &value_types::choice(Role::NAMES), defaults::ROLE);
         let limit = table.read("limit", &value_types::volume(1_000_000..=1_000_000_000_000_000, "20GB"));
         match (&limit, role.value) {
             (None, Role::Metered) if !table.has("limit") => {
                 table.missing("limit is missing", "a metered path needs one, for example limit = \"20GB\"".to_owned());
             }
-            (Some(limit), Role::Available | Role::Standby) => {
+            (Some(limit), Role::Available) => {
                 let hint = "role = \"metered\"; or leave limit out".to_owned();
-                table.log.error(limit.line, "limit: only for metered paths".to_owned(), Some(hint));
+                let what = "limit: not for available paths, which count nothing".to_owned();
+                table.log.error(limit.line, what, Some(hint));
             }
             _ => {}
         }
-        Self { cap, standby: role.value == Role::Standby, limit: limit.map(|limit| limit.value) }
+        let limit = read_limit(table, limit.map(|limit| limit.value));
+        Self { cap, role: role.value, limit }
     }
+}
+
+/// Reads the keys that belong to a limit of so many bytes.
+fn read_limit(table: &mut Reader<'_, '_, '_>, bytes: Option<u64>) -> Option<DataLimit> {
+    let day = value_types::integer("a day of the month", 1..=31, 15);
+    let reset_day = table.read_or("reset_day", &day, u64::from(defaults::RESET_DAY));
+    let all = [("standby", BeyondLimit::Standby), ("never", BeyondLimit::Never)];
+    let beyond = table.read_or("beyond_limit", &value_types::choice(&all), defaults::BEYOND_LIMIT);
+    if !table.has("limit") {
+        for (key, line) in [("reset_day", reset_day.line), ("beyond_limit", beyond.line)] {
+            if table.has(key) {
+                let hint = "add the limit, for example limit = \"20GB\"".to_owned();
+                table.log.error(line, format!("{key}: this path has no limit"), Some(hint));
+            }
+        }
+    }
+    Some(DataLimit { bytes: bytes?, reset_day: reset_day.value as u8, beyond: beyond.value })
 }
 
 /// Reads the address pairs of automatic paths.
@@ -169,7 +187,7 @@ pub const TOP: [&str; 6] = ["private_key", "private_key_file", "congestion", "fe
 pub const PEER: [&str; 7] =
     ["public_key", "preshared_key", "preshared_key_file", "interfaces", "remote", "pairs", "ports"];
 /// In a path.
-pub const PATH: [&str; 3] = ["rate", "role", "limit"];
+pub const PATH: [&str; 5] = ["rate", "role", "limit", "reset_day", "beyond_limit"];
 
 const NEW_KEY: &str = "generate one: mpt key new";
 const PUBLIC_KEY: &str = "run mpt key public at the peer, with the private key there";

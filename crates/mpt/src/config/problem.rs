@@ -199,6 +199,12 @@ impl<'t> ProblemLog<'t> {
         self.warnings.push(Problem { severity: Severity::Warning, ..problem });
     }
 
+    /// Returns the problem of a file of wg-quick.
+    pub fn wg_quick(&self) -> Problem {
+        let hint = format!("mpt import {} -o tunnel.toml converts it", self.path.display());
+        self.problem(self.base + 1, "this is a file of wg-quick".to_owned(), Some(hint))
+    }
+
     /// Warns that others may change a file or a folder, and so add peers; `line` is the first of the file, or names the
     /// folder.
     pub fn warn_loose(&mut self, line: usize, path: &Path) {
@@ -306,9 +312,6 @@ impl<'t> ProblemLog<'t> {
     }
 
     fn syntax_hint(&self, message: &str, line: usize) -> String {
-        if self.text.lines().any(|line| line.trim() == "[Interface]") {
-            return "this looks like a file of wg-quick; `mpt config new` makes one for MPT".to_owned();
-        }
         if ["missing comma", "in array", "unclosed"].iter().any(|sign| message.contains(sign)) {
             return "a bracket in this line or an earlier one may not be closed".to_owned();
         }
@@ -322,7 +325,7 @@ impl<'t> ProblemLog<'t> {
     fn quotes(&self, line: usize) -> Option<String> {
         let (key, value) = self.text.lines().nth(line - self.base - 1)?.split_once('=')?;
         let (key, value) = (key.trim(), value.trim());
-        if value.starts_with(['\u{201c}', '\u{201d}', '\u{201e}', '\u{2018}', '\u{2019}', '\u{ab}']) {
+        if value.contains(['\u{201c}', '\u{201d}', '\u{201e}', '\u{2018}', '\u{2019}', '\u{ab}', '\u{bb}']) {
             return Some("these are typographic quotes; write \"".to_owned());
         }
         if key.ends_with("_key") || may_be_key(value) {

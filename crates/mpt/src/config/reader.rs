@@ -266,11 +266,14 @@ fn suggest<T: 'static>(key: &str, value: &DeValue<'_>, value_type: &ValueType<T>
         DeTable::parse(&line)
             .is_ok_and(|table| table.get_ref().values().all(|item| value_type.parse(item.get_ref()).is_some()))
     };
+    if key == "scheduler" {
+        return Some("\"earliest\" is the default in native mode, and \"weighted\" in plain mode".to_owned());
+    }
     if let Some(address) = without_zone(text).filter(|address| fits(&format!("{address:?}"))) {
         return Some(format!("without the zone: {key} = {address:?}; interface = \"eth1\" says which link it is on"));
     }
     if key == "role" && ["backup", "reserve", "spare", "failover"].contains(&text) {
-        return Some("did you mean \"standby\"?".to_owned());
+        return Some("did you mean \"standby\"? It is used while no other path is alive".to_owned());
     }
     if let Some(name) = host_name(text).filter(|_| value_type.description.starts_with("the IP address of a host")) {
         return Some(match value_type.description.contains("name") {

@@ -282,7 +282,7 @@ fn path(table: &mut Reader<'_, '_, '_>, peer: &PeerContext<'_>, number: usize) -
     let remote = value_types::remote("192.168.10.2");
     let remote = if learned { table.read("remote", &remote) } else { table.require("remote", &remote) };
     let weight = table.read_or("weight", &value_types::integer("a share", 1..=10_000, 10), u64::from(defaults::WEIGHT));
-    let Usage { cap, standby, limit } = usage(table, wire);
+    let Usage { cap, role, limit } = usage(table, wire);
     let gateway = table.read("gateway", &value_types::host("192.168.10.254"));
     if let (Some(gateway), true, false) = (&gateway, learned, table.has("remote")) {
         let hint = "add the remote to which it is the next router, or leave gateway out".to_owned();
@@ -300,7 +300,7 @@ fn path(table: &mut Reader<'_, '_, '_>, peer: &PeerContext<'_>, number: usize) -
         interface,
         local,
         cap,
-        standby,
+        role,
         limit,
         gateway,
         liveness,

@@ -387,7 +387,7 @@ fn format_duration(time: Duration) -> String {
 /// Parses a whole number with its unit.
 pub fn parse_with_unit(text: &str, units: &Units) -> Option<u64> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
-    let (_, size) = units.iter().find(|(name, _)| *name == unit)?;
+    let (_, size) = units.iter().find(|(name, _)| *name == unit.trim_start())?;
     number.parse::<u64>().ok()?.checked_mul(*size)
 }
 

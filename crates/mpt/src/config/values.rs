@@ -3,6 +3,8 @@
 use std::fmt;
 use std::ops::Deref;
 
+use mpt_proto::config::PathRole;
+
 /// A value with its line, for later error messages. The line of a default is that of its table. Equality ignores the
 /// line.
 #[derive(Clone, Copy, Debug)]
@@ -23,14 +25,61 @@ pub enum Mode {
 }
 
 /// The role of a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
     /// Carries traffic.
+    #[default]
     Available,
+    /// Carries traffic while the available paths are full, or none is alive.
+    Overflow,
     /// Carries traffic while no available path is alive.
     Standby,
     /// Carries traffic up to a monthly limit.
     Metered,
+}
+
+/// The limit of a path's traffic in a month.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataLimit {
+    /// Bytes of both directions, outer headers included.
+    pub bytes: u64,
+    /// The day of the month, from 1, on which the count begins again; the last day of a shorter month.
+    pub reset_day: u8,
+    /// The use of the path beyond it.
+    pub beyond: BeyondLimit,
+}
+
+/// The use of a path whose limit is used up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BeyondLimit {
+    /// It is standby.
+    Standby,
+    /// It carries nothing.
+    Never,
+}
+
+impl Role {
+    /// Returns the role for the core before the limit is used up.
+    pub fn path_role(self) -> PathRole {
+        match self {
+            Self::Available | Self::Metered => PathRole::Available,
+            Self::Overflow => PathRole::Overflow,
+            Self::Standby => PathRole::Standby,
+        }
+    }
+
+    /// Returns its name in the configuration.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, role)| *role == self).map_or("", |(name, _)| name)
+    }
+
+    /// Every role with its name in the configuration.
+    pub const NAMES: &'static [(&'static str, Self)] = &[
+        ("available", Self::Available),
+        ("overflow", Self::Overflow),
+        ("standby", Self::Standby),
+        ("metered", Self::Metered),
+    ];
 }
 
 impl Mode {

@@ -156,7 +156,14 @@ pub enum EventKind {
         /// `up`, or the cause for which it is down.
         to: String,
     },
-    /// A metered path has used up its limit.
+    /// A path has used up 80 % of its limit.
+    LimitWarning {
+        /// The peer's name.
+        peer: String,
+        /// The path's name.
+        path: String,
+    },
+    /// A path has used up its limit.
     Limit {
         /// The peer's name.
         peer: String,

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use mpt_proto::config::PathRole;
 use mpt_proto::drops::Drops;
 use mpt_proto::path::{Demotion, DownCause, PathState};
 use mpt_proto::reorder::ReorderStats;
@@ -125,7 +126,8 @@ pub struct PathReport {
     pub weight: u32,
     /// True if it carries traffic.
     pub up: bool,
-    /// The reason if it is down: `operator`, `carrier`, `silent`, `peer`, `flapping`, `lossy` or `narrow`.
+    /// The reason if it is down: `operator`, `carrier`, `silent`, `peer`, `flapping`, `lossy`, `narrow`,
+    /// `probing` or `limit`.
     pub cause: Option<String>,
     /// Smoothed round-trip time; absent until measured.
     pub srtt_us: Option<u64>,
@@ -136,18 +138,24 @@ pub struct PathReport {
     pub rate_bits_per_s: Option<u64>,
     /// Recent loss rate of datagrams, 0 to 1; native mode.
     pub loss: Option<f64>,
-    /// The role that this end configures: `available`, `standby` or `metered`.
+    /// The role that this end configures: `available`, `overflow`, `standby` or `metered`.
     #[serde(default)]
     pub role: String,
     /// True if it is used only while no other path is alive, because one end configures so or its limit is used up.
     #[serde(default)]
     pub standby: bool,
-    /// Bytes this month, outer headers included; metered paths.
+    /// True if it is used while the others are full, because one end configures so.
+    #[serde(default)]
+    pub overflow: bool,
+    /// Bytes this month, outer headers included; paths with a limit.
     #[serde(default)]
     pub used_bytes: Option<u64>,
-    /// Monthly limit in bytes; metered paths.
+    /// Monthly limit in bytes; paths with a limit.
     #[serde(default)]
     pub limit_bytes: Option<u64>,
+    /// The day on which the count begins again, for example `2026-12-01`; paths with a limit.
+    #[serde(default)]
+    pub limit_resets: Option<String>,
     /// The largest inner packet that it carries, as probed; native mode.
     pub mtu_bytes: Option<usize>,
     /// Datagrams sent.
@@ -251,10 +259,12 @@ impl PathReport {
             queue_us: path.queue.map(|queue| queue.as_micros() as u64),
             rate_bits_per_s: path.rate.map(|rate| rate.bits()),
             loss: path.loss,
-            role: if path.standby[0] { "standby" } else { "available" }.to_owned(),
-            standby: path.standby[0] || path.standby[1],
+            role: role_name(path.roles[0]).to_owned(),
+            standby: path.roles.contains(&PathRole::Standby),
+            overflow: path.roles.iter().max() == Some(&PathRole::Overflow),
             used_bytes: None,
             limit_bytes: None,
+            limit_resets: None,
             mtu_bytes: path.mtu,
             sent_packets: path.sent.packets,
             sent_bytes: path.sent.bytes,
@@ -263,6 +273,14 @@ impl PathReport {
             sent_bits_per_s: None,
             received_bits_per_s: None,
         }
+    }
+}
+
+fn role_name(role: PathRole) -> &'static str {
+    match role {
+        PathRole::Available => "available",
+        PathRole::Overflow => "overflow",
+        PathRole::Standby => "standby",
     }
 }
 
@@ -281,6 +299,7 @@ fn cause(state: PathState) -> Option<&'static str> {
         PathState::Demoted(Demotion::Flapping) => Some("flapping"),
         PathState::Demoted(Demotion::Lossy) => Some("lossy"),
         PathState::Demoted(Demotion::Narrow) => Some("narrow"),
+        PathState::Demoted(Demotion::Unproven) => Some("probing"),
     }
 }
 
@@ -318,7 +337,7 @@ mod tests {
             in_flight: None,
             queue: Some(Duration::from_micros(7)),
             srtt: Some(Duration::from_micros(12_345)),
-            standby: [false, true],
+            roles: [PathRole::Available, PathRole::Standby],
             sent: Traffic { packets: 2, bytes: 3_000 },
             received: Traffic { packets: 1, bytes: 1_500 },
         };
@@ -386,6 +405,7 @@ mod tests {
         let [peer, path, from, to] = [""; 4].map(str::to_owned);
         let kinds = [
             EventKind::Path { peer: peer.clone(), path: path.clone(), from, to },
+            EventKind::LimitWarning { peer: peer.clone(), path: path.clone() },
             EventKind::Limit { peer, path },
             EventKind::Mtu { mtu_bytes: 0 },
             EventKind::Reloaded {},

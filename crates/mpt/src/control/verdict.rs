@@ -15,7 +15,12 @@ pub fn verdict(peer: &PeerReport, path: &PathReport) -> String {
             Some(loss) => format!("loses {} %; used again when it loses less", percent(loss)),
             None => "loses too much; used again when it loses less".to_owned(),
         },
+        Some("probing") => "back; used when a packet of full size has passed".to_owned(),
         Some("narrow") => "carries no packets of the tunnel's size; mtu = 1280 may help".to_owned(),
+        Some("limit") => {
+            let until = path.limit_resets.as_ref().map_or_else(String::new, |day| format!(" until {day}"));
+            format!("its {} of the month are used up: not used{until}", bytes(path.limit_bytes.unwrap_or(0)))
+        }
         Some(other) => format!("down: {other}"),
         None if !path.up => "down".to_owned(),
         None => verdict_of_used(path, share(peer, path)),
@@ -23,11 +28,11 @@ pub fn verdict(peer: &PeerReport, path: &PathReport) -> String {
 }
 
 fn verdict_of_used(path: &PathReport, share: Option<f64>) -> String {
-    let used = match (share, path.standby) {
-        (None, true) => "waits until the others fail".to_owned(),
-        (None, false) => "no traffic".to_owned(),
-        (Some(share), true) if share < 0.005 => "waits until the others fail".to_owned(),
-        (Some(share), _) => format!("used for {} %", percent(share)),
+    let used = match share.filter(|share| *share >= 0.005 || !path.standby && !path.overflow) {
+        None if path.standby => "waits until the others fail".to_owned(),
+        None if path.overflow => "waits until the others are full".to_owned(),
+        None => "no traffic".to_owned(),
+        Some(share) => format!("used for {} %", percent(share)),
     };
     let trouble = trouble(path, share).map(|trouble| match trouble {
         Trouble::Loss(loss) => format!("loses {} %: ", percent(loss)),
@@ -78,6 +83,7 @@ pub fn share(peer: &PeerReport, path: &PathReport) -> Option<f64> {
 pub fn state(path: &PathReport) -> &str {
     match path.cause.as_deref() {
         None if path.up && path.standby => "standby",
+        None if path.up && path.overflow => "overflow",
         None if path.up => "up",
         None => "down",
         Some("operator") => "off",
@@ -140,6 +146,8 @@ mod tests {
         assert_eq!(verdicts(vec![probes]), ["no traffic"]);
         let standby = PathReport { standby: true, ..path(0) };
         assert_eq!(verdicts(vec![path(1_000), standby.clone()]), ["no traffic", "waits until the others fail"]);
+        let overflow = PathReport { overflow: true, ..path(0) };
+        assert_eq!(verdicts(vec![path(1_000_000), overflow])[1], "waits until the others are full");
         let limit = |used| PathReport { used_bytes: Some(used), limit_bytes: Some(20_000_000_000), ..standby.clone() };
         let expected = [
             "waits until the others fail; 8.20 GB of 20.0 GB this month",
@@ -150,7 +158,7 @@ mod tests {
 
     #[test]
     fn every_cause_has_a_text_that_fits() {
-        for cause in ["operator", "carrier", "silent", "peer", "flapping", "lossy", "narrow"] {
+        for cause in ["operator", "carrier", "silent", "peer", "flapping", "lossy", "narrow", "probing", "limit"] {
             let down = PathReport { up: false, cause: Some(cause.to_owned()), ..path(0) };
             assert!(state(&down).len() <= 8, "{cause}");
             let text = &verdicts(vec![down])[0];

@@ -62,6 +62,9 @@ impl Daemon {
     }
 
     fn set_path(&mut self, now: Time, peer: &str, path: &str, action: Action) -> Result<(), Failure> {
+        if action == Action::Up {
+            self.metering.check_may_go_up(peer, path)?;
+        }
         self.driver.endpoint.enable_path(now, peer, path, action == Action::Up).map_err(|error| {
             let what = match error {
                 PeerError::NoSuchPeer => format!("there is no peer {peer}"),
@@ -113,6 +116,9 @@ impl Daemon {
             netlink.set_up(link.index, true)?;
         }
         for (peer, path) in self.paths_over(name, &netlink.addresses(link.index)?) {
+            if self.metering.is_stopped(&peer, &path) {
+                continue;
+            }
             // The endpoint has no path that waits for the peer's first datagram.
             let _ = self.driver.endpoint.enable_path(now, &peer, &path, up);
         }
@@ -174,6 +180,14 @@ impl Daemon {
     /// peers continue undisturbed, except those of the original, which are always restarted. The keys that are fixed at
     /// the start must be unchanged; everything is prepared before anything changes.
     pub(super) fn reload(&mut self, now: Time, connection: Option<&str>) -> Result<(), Failure> {
+        self.service.reloading();
+        let reloaded = self.read_again(now, connection);
+        self.service.ready();
+        self.service.on_paths_changed();
+        reloaded
+    }
+
+    fn read_again(&mut self, now: Time, connection: Option<&str>) -> Result<(), Failure> {
         let mut fresh = self.config_files.read()?;
         keep_created(&self.file, &mut fresh);
         let hint = "nothing was changed; this takes effect at the next start: mpt down, then mpt up";

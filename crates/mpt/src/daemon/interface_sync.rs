@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mpt_linux::Error;
 use mpt_linux::netlink::{Netlink, Prefix};
-use mpt_proto::config::PathConfig;
+use mpt_proto::config::{PathConfig, PathRole};
 use mpt_proto::path::LinkId;
 use mpt_proto::path_manager::{CandidatePath, Interface, Pairs, PathChange, Paths, Policy};
 use mpt_proto::time::Time;
@@ -266,7 +266,7 @@ impl Daemon {
                     liveness: None,
                     alive: false,
                     cap: None,
-                    standby: false,
+                    role: PathRole::Available,
                 };
                 match self.is_configured(peer, candidate.remote) {
                     true => self.driver.endpoint.add_path(now, peer, &config),

@@ -8,14 +8,14 @@
 //! [`netlink_events`] takes the state of interfaces; [`interface_sync`] updates paths when interfaces change, with the
 //! sockets of [`path_sockets`], [`retry_log`] schedules retries, and [`restore_limit`] limits how often state is
 //! restored that another program keeps removing; [`names`] follows the addresses of peers with names, which
-//! [`resolver`] looks up; [`metering`] counts metered traffic, [`service`] notifies the service manager,
-//! [`handshake_flood`] limits floods; [`handshake_clock`] keeps the last timestamp over a restart, and
-//! [`peer_addresses`] the addresses of peers. [`clients`] serves the sockets for commands and status, [`commands`]
-//! executes commands, [`peers`] adds and removes peers, [`pending`] are commands that wait for one, [`user`] gives up
-//! the rights of root, [`config_files`] keeps access to the configuration, [`control_port`] is the protocol of the
-//! original MPT, [`qlog`] writes the event trace, and [`diagnosis`] logs why a tunnel does not connect. [`leftovers`]
-//! removes what a killed tunnel left behind. This file opens everything, and is the main loop over all of them and
-//! signals.
+//! [`resolver`] looks up; [`metering`] counts the traffic of paths with a limit in a [`usage_file`], [`path_changes`]
+//! collects what is logged of paths, [`service`] notifies the service manager, [`handshake_flood`] limits floods;
+//! [`handshake_clock`] keeps the last timestamp over a restart, and [`peer_addresses`] the addresses of peers.
+//! [`clients`] serves the sockets for commands and status, [`commands`] executes commands, [`peers`] adds and removes
+//! peers, [`pending`] are commands that wait for one, [`user`] gives up the rights of root, [`config_files`] keeps
+//! access to the configuration, [`control_port`] is the protocol of the original MPT, [`qlog`] writes the event trace,
+//! and [`diagnosis`] logs why a tunnel does not connect. [`leftovers`] removes what a killed tunnel left behind. This
+//! file opens everything, and is the main loop over all of them and signals.
 
 mod clients;
 mod commands;
@@ -37,6 +37,7 @@ pub mod name_servers;
 mod names;
 mod netlink_events;
 pub(crate) mod nft;
+mod path_changes;
 mod path_sockets;
 mod peer_addresses;
 mod peers;
@@ -52,6 +53,7 @@ mod routes;
 pub(crate) mod service;
 mod setup;
 mod share;
+mod usage_file;
 pub(crate) mod user;
 
 use std::path::{Path, PathBuf};
@@ -79,6 +81,7 @@ use interface_sync::InterfaceSync;
 pub use leftovers::{activate_kill_switch, clean_up, is_blocking};
 use metering::Metering;
 use names::Names;
+use path_changes::{PathChange, PathChanges};
 use peer_addresses::PeerAddresses;
 use pending::PendingCommand;
 use qlog::Qlog;
@@ -184,6 +187,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         interface_sync: interfaces,
         narrow_peers: Some(Vec::new()),
         metering,
+        path_changes: PathChanges::default(),
         handshake_clock,
         peer_addresses,
         qlog,
@@ -206,6 +210,7 @@ struct Daemon {
     gateway: Option<Gateway>,
     routes: Routes,
     metering: Metering,
+    path_changes: PathChanges,
     handshake_clock: HandshakeClock,
     peer_addresses: PeerAddresses,
     signals: Signals,
@@ -318,8 +323,8 @@ impl Daemon {
         let names = self.poll_names(now);
         let interfaces = self.poll_interfaces(now);
         let metering = self.metering.poll(now, &mut self.driver.endpoint);
-        for (peer, path) in self.metering.take_used_up() {
-            self.publish(EventKind::Limit { peer, path });
+        for event in self.metering.take_events() {
+            self.publish(event);
         }
         let data = self.driver.finish_iteration(now);
         self.handshake_clock.poll(now, &self.driver.endpoint);
@@ -329,7 +334,7 @@ impl Daemon {
         let path_events = self.process_path_events(now).then_some(now);
         let clients = self.poll_clients(now);
         let qlog = self.qlog.as_mut().and_then(|qlog| qlog.poll(now, &mut self.driver.endpoint));
-        let service = self.service.poll(now);
+        let service = self.service.poll(now, &self.driver.endpoint);
         let diagnosis = self.diagnosis.poll(now, &self.driver.endpoint, &self.file);
         [clients, control, data, diagnosis, interfaces, metering, names, path_events, qlog, service]
             .into_iter()
@@ -377,19 +382,21 @@ impl Daemon {
         let mut any = false;
         while let Some((peer, event)) = self.driver.endpoint.poll_event() {
             let (peer, path) = (peer.to_owned(), event.path.to_string());
-            let changes = event.from != event.to;
-            if changes {
-                tracing::info!(peer, path, from = %event.from, to = %event.to, "path");
-            }
             self.notify_peer(now, &peer, &event);
-            let [from, to] = [event.from, event.to].map(|state| report::state(state).to_owned());
-            if changes {
-                self.publish(EventKind::Path { peer, path, from, to });
-            }
+            self.path_changes.record(PathChange { peer, path, from: event.from, to: event.to });
             any = true;
+        }
+        for PathChange { peer, path, from, to } in self.path_changes.take() {
+            tracing::info!(peer, path, %from, %to, "path");
+            let [from, mut to] = [from, to].map(|state| report::state(state).to_owned());
+            if to == "operator" && self.metering.is_stopped(&peer, &path) {
+                to = metering::LIMIT.to_owned();
+            }
+            self.publish(EventKind::Path { peer, path, from, to });
         }
         if any {
             self.diagnosis.on_paths_changed(now);
+            self.service.on_paths_changed();
             self.names.schedule(now);
         }
         any

@@ -167,7 +167,9 @@ impl Daemon {
             };
             match target {
                 Some(target) => match self.driver.rebind_link(now, id, target, None) {
-                    Ok(()) => tracing::info!(?device, local = %target, "local addresses changed"),
+                    Ok(()) => {
+                        tracing::info!(interface = device.as_deref().unwrap_or("any"), local = %target, "local addresses changed")
+                    }
                     Err(error) => {
                         let (from, on) = (SocketAddr::new(target, local.port()), device.as_deref().unwrap_or("any"));
                         self.interface_sync
@@ -178,7 +180,11 @@ impl Daemon {
                     }
                 },
                 None => {
-                    tracing::info!(?device, %local, "local address removed");
+                    let interface = device.as_deref().unwrap_or("any");
+                    match local.ip().is_unspecified() {
+                        true => tracing::info!(interface, "the interface has no address"),
+                        false => tracing::info!(interface, local = %local.ip(), "the local address is gone"),
+                    }
                     self.driver.handle_address_gone(now, id);
                 }
             }

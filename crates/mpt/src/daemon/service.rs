@@ -11,6 +11,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
+use mpt_proto::endpoint::Endpoint;
+use mpt_proto::peer::Peer;
 use mpt_proto::time::Time;
 
 /// The service manager's socket, if there is one.
@@ -19,6 +21,9 @@ pub struct Service {
     manager: Option<UnixDatagram>,
     interval: Option<Duration>,
     next: Time,
+    /// The paths have changed since the last status.
+    is_stale: bool,
+    next_status: Time,
 }
 
 impl Service {
@@ -27,7 +32,8 @@ impl Service {
         let manager = env::var_os("NOTIFY_SOCKET").and_then(|name| manager(&name));
         let is_ours = env::var("WATCHDOG_PID").map_or(true, |pid| pid == std::process::id().to_string());
         let silence = env::var("WATCHDOG_USEC").ok().and_then(|usec| usec.parse().ok()).filter(|_| is_ours);
-        Self { manager, interval: silence.map(|usec: u64| Duration::from_micros(usec / 2)), next: Time::START }
+        let interval = silence.map(|usec: u64| Duration::from_micros(usec / 2));
+        Self { manager, interval, next: Time::START, is_stale: true, next_status: Time::START }
     }
 
     /// Notifies that the tunnel is up, or its configuration was reloaded.
@@ -35,19 +41,35 @@ impl Service {
         self.notify("READY=1");
     }
 
+    /// Notifies that the configuration is being read again; [`Self::ready`] follows.
+    pub fn reloading(&self) {
+        self.notify("RELOADING=1");
+    }
+
+    /// Notes that [`Self::poll`] is to send another status.
+    pub fn on_paths_changed(&mut self) {
+        self.is_stale = true;
+    }
+
     /// Notifies that the tunnel is stopping.
     pub fn stopping(&self) {
         self.notify("STOPPING=1");
     }
 
-    /// Sends the watchdog keepalive if it is due. Returns the time of the next one.
-    pub fn poll(&mut self, now: Time) -> Option<Time> {
-        let interval = self.interval.filter(|_| self.manager.is_some())?;
+    /// Sends the watchdog keepalive and the status if they are due. Returns the time of the next one.
+    pub fn poll(&mut self, now: Time, endpoint: &Endpoint) -> Option<Time> {
+        self.manager.as_ref()?;
+        if self.is_stale && self.next_status <= now {
+            self.notify(&format!("STATUS={}", status(endpoint)));
+            (self.is_stale, self.next_status) = (false, now + STATUS_INTERVAL);
+        }
+        let status = self.is_stale.then_some(self.next_status);
+        let Some(interval) = self.interval else { return status };
         if self.next <= now {
             self.notify("WATCHDOG=1");
             self.next = now + interval;
         }
-        Some(self.next)
+        status.into_iter().chain([self.next]).min()
     }
 
     fn notify(&self, state: &str) {
@@ -56,6 +78,17 @@ impl Service {
         {
             tracing::debug!(%error, state, "cannot notify the service manager");
         }
+    }
+}
+
+/// Returns the line that `systemctl status` shows.
+fn status(endpoint: &Endpoint) -> String {
+    let peers = endpoint.peers().len();
+    let paths = || endpoint.peers().iter().flat_map(Peer::paths);
+    let (up, all) = (paths().filter(|path| path.is_up()).count(), paths().count());
+    match peers {
+        1 => format!("{up} of {all} paths are up"),
+        _ => format!("{up} of {all} paths to {peers} peers are up"),
     }
 }
 
@@ -70,3 +103,6 @@ fn manager(name: &OsStr) -> Option<UnixDatagram> {
     socket.connect_addr(&address.ok()?).ok()?;
     Some(socket)
 }
+
+/// With many peers, paths change often.
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);

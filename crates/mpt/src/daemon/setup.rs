@@ -51,7 +51,7 @@ pub fn open(file: &File, reactor: Reactor, device: CloneDevice) -> Result<OpenTu
     routes.apply(file, &mut netlink)?;
     let merge = Merge { tcp: tun.features().offload, udp: tun.features().uso };
     let endpoint = endpoint(file, reactor.now(), &Config { identity: file.identity.clone(), mtu, merge, peers })?;
-    tracing::info!(interface = tun.name(), mtu, peers = file.peers.len(), links = links.len(), "tunnel is up");
+    tracing::info!(interface = tun.name(), mtu, peers = file.peers.len(), sockets = links.len(), "tunnel is up");
     let tun_index = tun.index();
     Ok(OpenTunnel { driver: Driver::new(endpoint, reactor, tun, links)?, sockets, routes, tun: tun_index })
 }
@@ -248,7 +248,7 @@ fn peer_config(file: &File, peer: &Peer, sockets: &mut Sockets, netlink: &mut Ne
             // Until a native path has proved to be alive, packets on it would be lost.
             alive: path.alive && *file.mode == Mode::Plain,
             cap: path.cap,
-            standby: path.standby,
+            role: path.role.path_role(),
         })
     };
     Ok(PeerConfig {
@@ -257,6 +257,7 @@ fn peer_config(file: &File, peer: &Peer, sockets: &mut Sockets, netlink: &mut Ne
         local_networks: peer.local_networks.iter().map(|net| **net).collect(),
         scheduler: file.scheduler.value.into(),
         rules: file.rules.iter().map(|rule| rule.value.clone()).collect(),
+        carries_ipv6: file.addresses.iter().any(|address| address.addr().is_ipv6()),
         protocol: peer.protocol.value.clone(),
         resequence: peer.resequence,
         probe: file.probe,

@@ -205,6 +205,8 @@ const PERMITTED: &[&str] = &[
     "rate",
     "role",
     "limit",
+    "reset_day",
+    "beyond_limit",
     "gateway",
     "public",
     "weight_in",

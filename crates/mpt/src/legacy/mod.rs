@@ -11,6 +11,8 @@
 //! of defaults, ranges and messages. Every value keeps its line. All mistakes are reported together, each with file,
 //! line, the expected value and a hint.
 //!
+//! [`wg_quick`] converts files of wg-quick(8).
+//!
 //! Where the original crashes (no address for the tunnel, weight 0, too many paths, names that are too long) there is a
 //! defined meaning or an error here; see the documentation of the field.
 
@@ -24,6 +26,7 @@ pub mod positional;
 mod prefix;
 mod problem;
 pub mod toml;
+pub mod wg_quick;
 pub mod write;
 
 pub use import::{LegacySetup, Source};

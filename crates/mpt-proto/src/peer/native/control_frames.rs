@@ -2,6 +2,7 @@
 
 use super::Native;
 use super::path::NativePath;
+use crate::config::PathRole;
 use crate::id::{PathId, PathSeq, PathSet};
 use crate::path::sent_packets::Payload;
 use crate::peer::{CONTROL_TOS, Turn};
@@ -46,7 +47,11 @@ impl Native {
         let path = &mut self.paths[id];
         let stamp = path.base.liveness.prober().and_then(|prober| prober.poll(turn.now));
         let challenge = stamp.map(|stamp| Frame::Path(PathFrame::Challenge(stamp.to_be_bytes())));
-        let usage = if path.standby { PathUsage::Standby } else { PathUsage::Available };
+        let usage = match path.own_role {
+            PathRole::Available => PathUsage::Available,
+            PathRole::Overflow => PathUsage::Overflow,
+            PathRole::Standby => PathUsage::Standby,
+        };
         let response = path.challenged.take().map(|bytes| Frame::Path(PathFrame::Response(bytes)));
         let (probes, answers) = (std::mem::take(&mut path.probes), path.base.health.answers);
         let status = challenge.is_some().then(|| self.status_frame(id, usage));

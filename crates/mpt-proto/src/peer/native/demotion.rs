@@ -42,7 +42,8 @@ impl Native {
         if path.damping.until() > now {
             return Some(Demotion::Flapping);
         }
-        self.is_narrow(path).then_some(Demotion::Narrow)
+        let cause = if path.pmtu.found().is_some() { Demotion::Narrow } else { Demotion::Unproven };
+        self.is_narrow(path).then_some(cause)
     }
 
     /// Returns when a path is to be probed because it is demoted or new, or is to be restored.

@@ -13,6 +13,7 @@
 //! | [`add_addr`], [`recall`] | advertised addresses, and those before a restart |
 //! | [`demotion`], [`pmtu`] | paths that are avoided, sizes that are probed |
 //! | [`snapshot`] | the paths as the scheduler gets them, and the queue's delay target |
+//! | [`overflow`] | paths that carry data only while the others are full |
 //! | [`duplicate`] | packets that are sent on several paths |
 //! | [`fec`], [`header_compression`] | repair symbols, compressed headers |
 //! | [`reordering`], [`idle`] | the order of received packets, memory that an idle peer releases |
@@ -25,6 +26,7 @@ mod fec;
 mod header_compression;
 mod idle;
 mod outcomes;
+mod overflow;
 mod path;
 mod path_events;
 mod pmtu;
@@ -72,6 +74,7 @@ use add_addr::AdvertisedAddresses;
 use duplicate::PendingDuplicates;
 use fec::RepairCredit;
 use header_compression::HeaderCompression;
+use overflow::Overflow;
 use path::{NativePath, RemotePaths};
 use reordering::Reordering;
 use session::SentInitiation;
@@ -108,12 +111,16 @@ pub(super) struct Native {
     cc: Controller,
     /// The paths that are up, as the scheduler gets them: refreshed in each turn.
     snapshots: Vec<PathSnapshot>,
+    /// The state that decides if overflow paths are among them.
+    overflow: Overflow,
     /// The highest sum of the paths' rates within 30 s, in bytes per second, without paths in start-up.
     recent_rate: WindowedMax<u64>,
     /// The time at which the pacer permits the next packet, if one waits for that.
     pace: Option<Time>,
     /// The largest datagram in bytes that this end wants to send.
     max_datagram: usize,
+    /// The tunnel carries IPv6, whose links must have an MTU of 1280.
+    carries_ipv6: bool,
     last_data_sent: Time,
 
     retransmit: RetransmitQueue,
@@ -164,9 +171,11 @@ impl Native {
             tuning: config.tuning,
             cc: Controller::new(config.congestion.build(config.tuning)),
             snapshots: Vec::new(),
+            overflow: Overflow::default(),
             recent_rate: WindowedMax::new(),
             pace: None,
             max_datagram: (mtu + NATIVE_OVERHEAD).min(tx::MAX_BYTES),
+            carries_ipv6: peer.carries_ipv6,
             last_data_sent: Time::START,
             retransmit: RetransmitQueue::default(),
             duplicates: PendingDuplicates::default(),
@@ -332,7 +341,7 @@ impl Native {
             rate: self.cc.bottleneck(path.base.id),
             loss: Some(estimator.loss()),
             mtu: path.pmtu.found().map(|size| size.saturating_sub(NATIVE_OVERHEAD)),
-            standby: [path.standby, path.peer_standby],
+            roles: [path.own_role, path.peer_role],
             in_flight: Some(estimator.in_flight()),
             queue: Some(estimator.delay().queue()),
             ..status

@@ -3,7 +3,7 @@
 use std::ops::{Index, IndexMut};
 
 use super::fec::FecSender;
-use crate::config::{PathConfig, ProbeConfig};
+use crate::config::{PathConfig, PathRole, ProbeConfig};
 use crate::id::{MAX_PATHS, PathId, RemotePathId};
 use crate::path::ack_generator::AckGenerator;
 use crate::path::estimator::PathEstimator;
@@ -13,6 +13,7 @@ use crate::repair::fec::Decoder;
 use crate::sched::reserve::ReservedPath;
 use crate::time::{Rate, Time};
 use crate::tuning::path::loss_gate::INITIAL_PROBES;
+use crate::tuning::peer::send::RECENT;
 use crate::tuning::{Rule, Tuning};
 
 /// A path of this end.
@@ -23,10 +24,10 @@ pub(in crate::peer) struct NativePath {
     pub(super) address: AddressState,
     /// The peer opened the path; the configuration does not name it.
     pub(super) learned: bool,
-    /// This end wants it used only while no other path is alive.
-    pub(super) standby: bool,
-    /// The peer wants it used only while no other path is alive.
-    pub(super) peer_standby: bool,
+    /// The role that this end wants.
+    pub(super) own_role: PathRole,
+    /// The role that the peer wants.
+    pub(super) peer_role: PathRole,
     /// The highest rate that may be sent, if it is limited.
     pub(super) cap: Option<Rate>,
 
@@ -80,8 +81,8 @@ impl NativePath {
             base: Path::new(now, slot, config, Some(probe)),
             address: AddressState::Validated,
             learned: false,
-            standby: config.standby,
-            peer_standby: false,
+            own_role: config.role,
+            peer_role: PathRole::Available,
             cap: config.cap,
             failed: false,
             draining: false,
@@ -138,9 +139,24 @@ impl NativePath {
         self.address.is_validated() && self.base.health.may_send()
     }
 
-    /// Returns true if one end wants it used only while no other path is alive.
+    /// Returns its role: the greater one of those that both ends want.
+    pub(super) fn role(&self) -> PathRole {
+        self.own_role.max(self.peer_role)
+    }
+
+    /// Returns true if one end wants it used only while others are full or down.
     pub(super) fn is_reserve(&self) -> bool {
-        self.standby || self.peer_standby
+        self.role() != PathRole::Available
+    }
+
+    /// Returns true if control frames take another path. An overflow path that brings data gets its acknowledgements,
+    /// like an available path: its round trip is then the one that it has alone.
+    pub(super) fn is_unused_reserve(&self, now: Time) -> bool {
+        match self.role() {
+            PathRole::Available => false,
+            PathRole::Overflow => self.last_data_received.is_none_or(|at| now.since(at) > RECENT),
+            PathRole::Standby => true,
+        }
     }
 
     /// Returns true if the peer asked on it while the operator has it down: the answer is its status.

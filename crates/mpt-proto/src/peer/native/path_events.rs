@@ -5,7 +5,7 @@
 
 use super::Native;
 use super::path::NativePath;
-use crate::config::PathConfig;
+use crate::config::{PathConfig, PathRole};
 use crate::error::PeerError;
 use crate::id::{LinkId, PathId, RemotePathId};
 use crate::path::{AddressState, PathValidation};
@@ -38,10 +38,10 @@ impl Native {
         Ok(())
     }
 
-    /// Sets whether this end wants a path used only while no other is alive. The next challenge carries it.
-    pub(in crate::peer) fn set_standby(&mut self, now: Time, id: PathId, standby: bool) {
+    /// Sets the role that this end wants for a path. The next challenge carries it.
+    pub(in crate::peer) fn set_role(&mut self, now: Time, id: PathId, role: PathRole) {
         let path = &mut self.paths[id];
-        if std::mem::replace(&mut path.standby, standby) != standby {
+        if std::mem::replace(&mut path.own_role, role) != role {
             path.base.probe_now(now);
         }
     }
@@ -118,11 +118,15 @@ impl Native {
         }
         remote.last_status_seq = Some(seq);
         let path = &mut self.paths[id];
-        if usage == PathUsage::Draining {
-            path.status_polled = now;
-            return self.update(common, now, id, |health| health.peer_agrees = false);
-        }
-        path.peer_standby = usage == PathUsage::Standby;
+        path.peer_role = match usage {
+            PathUsage::Available => PathRole::Available,
+            PathUsage::Overflow => PathRole::Overflow,
+            PathUsage::Standby => PathRole::Standby,
+            PathUsage::Draining => {
+                path.status_polled = now;
+                return self.update(common, now, id, |health| health.peer_agrees = false);
+            }
+        };
         if !path.base.health.peer_agrees {
             path.base.probe_now(now);
         }

@@ -11,6 +11,7 @@ use crate::path::sent_packets::{Outcome, Payload};
 use crate::peer::{Common, Turn};
 use crate::time::Time;
 use crate::trace::GiveUpCause;
+use crate::tuning::path::pmtu::BASE_PLPMTU;
 use crate::wake::WakeReason;
 
 /// Handles the outcome of a probe of `size` bytes. Returns the number of losses that its size explains.
@@ -36,8 +37,9 @@ impl Native {
         self.paths[id].pmtu.limit()
     }
 
+    /// Returns the least datagram in bytes that a path must carry to be used.
     fn min_datagram(&self) -> usize {
-        self.max_datagram.min(LEAST_USABLE)
+        self.max_datagram.min(if self.carries_ipv6 { LEAST_USABLE } else { BASE_PLPMTU })
     }
 
     /// Returns when the next size is to be probed. The losses of a lossy path show nothing about sizes, so it is probed

@@ -37,11 +37,11 @@ pub(super) struct Scheduled {
 #[derive(Clone, Copy)]
 pub(super) struct NextPacket {
     /// Bytes of its datagram.
-    len: usize,
+    pub(super) len: usize,
     /// Bytes that leave before its flow has nothing more to send.
     backlog: u64,
     bucket: u16,
-    mark: Mark,
+    pub(super) mark: Mark,
     /// Its flow sends little.
     sparse: bool,
     /// It was lost and is sent again.
@@ -98,7 +98,7 @@ impl Native {
                 path.estimator.is_suspected(),
                 path.base.blocked,
                 quiet,
-                path.is_reserve(),
+                path.is_unused_reserve(now),
                 path.estimator.rtt().smoothed(),
             )
         });
@@ -128,6 +128,7 @@ impl Native {
             self.send_train(turn, path);
         }
         self.mark_app_limited();
+        self.update_overflow(common, turn.now);
         if !common.queue.is_empty() {
             self.probe_idle_paths(turn.now);
         }
@@ -206,6 +207,7 @@ impl Native {
         next: &NextPacket,
         candidates: PathSet,
     ) -> (Decision, Option<PathId>) {
+        let candidates = self.without_overflow(common, next, candidates);
         let (reserved, train) = match self.avoids_reserved(common, next, candidates) {
             true => self.reserved_paths(common, turn.now, candidates, next.backlog),
             false => (PathSet::NONE, None),

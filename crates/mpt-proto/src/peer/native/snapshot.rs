@@ -23,8 +23,9 @@ impl Native {
     /// Refreshes the snapshots of the paths that may carry data.
     pub(super) fn take_snapshot(&mut self, now: Time) {
         let up = || self.paths.iter().filter(|path| path.base.is_up());
-        let only_reserves = up().all(NativePath::is_reserve);
-        let usable = up().filter(|path| only_reserves || !path.is_reserve());
+        let best = up().map(NativePath::role).min().unwrap_or_default();
+        let role = best.max(self.overflow.greatest_role());
+        let usable = up().filter(|path| path.role() <= role);
         let mut snapshots = Vec::with_capacity(self.paths.len());
         snapshots.extend(usable.map(|path| self.snapshot(now, path)));
         let measured = snapshots.iter().filter(|path| !self.cc.in_startup(path.id));

@@ -133,7 +133,9 @@ fn path(body: &[u8]) -> Result<Option<PathFrame>, MalformedFrame> {
 
 impl PathUsage {
     fn decode(byte: u8) -> Option<Self> {
-        [Self::Available, Self::Standby, Self::Draining].into_iter().find(|status| *status as u8 == byte)
+        [Self::Available, Self::Standby, Self::Draining, Self::Overflow]
+            .into_iter()
+            .find(|status| *status as u8 == byte)
     }
 }
 

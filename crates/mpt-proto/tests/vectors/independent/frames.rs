@@ -50,7 +50,7 @@ fn path(b: &[u8]) -> Option<String> {
         0 => format!("path challenge {}", hex(&b[1..9])),
         1 => format!("path response {}", hex(&b[1..9])),
         2 => {
-            let status = ["available", "standby", "draining"].get(usize::from(b[2]))?;
+            let status = ["available", "standby", "draining", "overflow"].get(usize::from(b[2]))?;
             let (slot, generation, order) = (b[1] >> 3, b[1] & 7, number(&b[3..7]));
             format!("path status slot {slot} generation {generation} status {status} order {order}")
         }

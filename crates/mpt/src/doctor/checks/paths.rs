@@ -82,6 +82,7 @@ pub fn path_down(facts: &Facts) -> Outcome {
             "operator" => format!("mpt path up {}", path.name),
             "carrier" if facts.path(peer, path).is_some_and(|own| own.interface.is_some()) => return None,
             "carrier" => "check the interface, the cable and the modem".to_owned(),
+            "limit" => "wait for its next month, or raise its limit and mpt reload".to_owned(),
             "peer" => "run mpt status at the other end: it has the reason".to_owned(),
             "flapping" => {
                 "a weak radio link or a loose cable: the path is used again after a time without a failure".to_owned()

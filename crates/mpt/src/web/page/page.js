@@ -221,6 +221,7 @@ class Tunnel {
       const line = element("li"), names = event.peer ? `${event.peer}/${event.path}: ` : "";
       const what = event.kind === "path" ? `${names}${event.from} → ${event.to}`
         : event.kind === "mtu" ? `the tunnel's MTU is ${event.mtu_bytes}`
+        : event.kind === "limit_warning" ? `${names}80 % of the limit of the month are used up`
         : event.kind === "limit" ? `${names}the limit of the month is used up` : event.kind;
       line.append(element("time", "", new Date(event.time_ms).toLocaleString()), what);
       return line;

@@ -1,0 +1,175 @@
+//! Overflow paths: used by both ends only while the available paths are full.
+
+use std::time::Duration;
+
+use mpt_proto::config::{PathConfig, PathRole};
+use mpt_proto::stats::PathStatus;
+use mpt_proto::time::{Rate, Time};
+use mpt_sim::host::tcp::{TcpSink, TcpSource};
+use mpt_sim::host::{Host, Sink, numbered};
+use mpt_sim::laws;
+use mpt_sim::link::{LinkSpec, PathSpec, Queue};
+use mpt_sim::net::Network;
+use mpt_sim::seed::Seed;
+
+use crate::ends::{endpoint, path};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Until a path has been measured, its ACKs may return on another one; the minimum of its round trips lasts 10 s.
+const SETTLED: Duration = Duration::from_secs(11);
+
+/// Sends packets of 1400 bytes at rates that change: each phase has its end and its rate in Mbit/s. Before the first
+/// one they are 1 Mbit/s until [`SETTLED`].
+struct Load {
+    phases: Vec<(Duration, u64)>,
+    next: u64,
+    due: Time,
+}
+
+impl Load {
+    fn new(phases: &[(Duration, u64)]) -> Box<Self> {
+        let later = phases.iter().map(|(end, mbit)| (SETTLED + *end, *mbit));
+        Box::new(Self { phases: [(SETTLED, 1)].into_iter().chain(later).collect(), next: 0, due: Time::START })
+    }
+
+    fn rate(&self) -> Option<Rate> {
+        let phase = self.phases.iter().find(|(end, _)| self.due < Time::after(*end));
+        phase.map(|(_, mbit)| Rate::from_bits(mbit * 1_000_000))
+    }
+}
+
+impl Host for Load {
+    fn handle(&mut self, _now: Time, _packet: &[u8]) {}
+
+    fn poll(&mut self, now: Time) -> Option<Vec<u8>> {
+        let rate = self.rate().filter(|_| now >= self.due)?;
+        self.due += rate.time_for(1_400);
+        self.next += 1;
+        Some(numbered(self.next - 1, 1_400))
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        self.rate().map(|_| self.due)
+    }
+}
+
+fn link(mbit: u64, delay_ms: u64) -> PathSpec {
+    let (rate, delay) = (Rate::from_bits(mbit * 1_000_000), Duration::from_millis(delay_ms));
+    PathSpec::symmetric(LinkSpec::new(rate, delay).with_queue(Queue::Time(Duration::from_millis(200))))
+}
+
+/// Connects `hosts` by an available path and an overflow path over these links.
+fn network(hosts: [Box<dyn Host>; 2], links: &[PathSpec; 2], role: PathRole) -> Network {
+    let paths = vec![path(0), PathConfig { role, ..path(1) }];
+    Network::between(Seed(1), [endpoint(0, paths), endpoint(1, vec![])], links, hosts)
+}
+
+/// Returns the network of a load that `sender` sends.
+fn loaded(sender: usize, phases: &[(Duration, u64)], links: &[PathSpec; 2]) -> Network {
+    let (load, sink) = (Load::new(phases) as _, Box::new(Sink::default()) as _);
+    network(if sender == 0 { [load, sink] } else { [sink, load] }, links, PathRole::Overflow)
+}
+
+/// Returns the bytes that an end has sent on the available and the overflow path, control frames included.
+fn sent(net: &Network, end: usize) -> [u64; 2] {
+    let status = net.endpoint(end).status();
+    let role = |path: &PathStatus| path.roles[0].max(path.roles[1]);
+    let of = |wanted| status.peers[0].paths.iter().find(|path| role(path) == wanted).map_or(0, |path| path.sent.bytes);
+    [PathRole::Available, PathRole::Overflow].map(of)
+}
+
+fn assert_lawful(net: &Network, sender: usize) {
+    let mut breaches = net.breaches();
+    breaches.extend(laws::order(net.endpoint(1 - sender), net.host::<Sink>(1 - sender)));
+    assert!(breaches.is_empty(), "{} breaches, {:?}", breaches.len(), &breaches[..breaches.len().min(4)]);
+}
+
+#[test]
+fn a_load_that_fits_on_the_available_path_does_not_use_the_overflow_path() {
+    // The overflow path is the slower one and the quicker one.
+    for links in [[link(50, 10), link(50, 40)], [link(50, 40), link(50, 10)]] {
+        for (sender, mbit) in [(0, 5), (1, 5), (0, 35), (1, 35)] {
+            let mut net = loaded(sender, &[(6 * SECOND, mbit)], &links);
+            net.run(SETTLED);
+            let before = sent(&net, sender)[1];
+            net.run(SETTLED + 7 * SECOND);
+            let [first, second] = sent(&net, sender);
+            let second = second - before;
+            assert!(second < 10_000, "sender {sender}, {mbit} Mbit/s: {first} and {second} bytes");
+            assert_lawful(&net, sender);
+        }
+    }
+}
+
+#[test]
+fn what_exceeds_the_available_path_overflows_and_no_more() {
+    for links in [[link(50, 10), link(50, 40)], [link(50, 40), link(50, 10)]] {
+        for sender in [0, 1] {
+            let mut net = loaded(sender, &[(10 * SECOND, 65)], &links);
+            net.run(SETTLED + 5 * SECOND);
+            let before = sent(&net, sender);
+            net.run(SETTLED + 10 * SECOND);
+            let mbit = |path: usize| (sent(&net, sender)[path] - before[path]) as f64 * 8e-6 / 5.0;
+            println!("sender {sender}: {:.1} and {:.1} Mbit/s", mbit(0), mbit(1));
+            // Headers of the link are 42 of some 1460 bytes.
+            assert!(mbit(0) > 45.0, "the available path is full: {:.1} Mbit/s", mbit(0));
+            assert!(mbit(1) < 22.0, "{:.1} Mbit/s on the overflow path", mbit(1));
+            assert_lawful(&net, sender);
+        }
+    }
+}
+
+#[test]
+fn the_overflow_path_is_left_within_a_second_after_the_load_fits_again() {
+    for links in [[link(50, 10), link(50, 40)], [link(50, 40), link(50, 10)]] {
+        for rest in [0, 10, 35] {
+            let phases = [(4 * SECOND, 70), (9 * SECOND, rest)];
+            let phases = &phases[..if rest == 0 { 1 } else { 2 }];
+            let mut net = loaded(0, phases, &links);
+            net.run(SETTLED + 4 * SECOND);
+            assert!(sent(&net, 0)[1] > 3_000_000, "in use: {:?}", sent(&net, 0));
+            net.run(SETTLED + 5 * SECOND);
+            let before = sent(&net, 0)[1];
+            net.run(SETTLED + 9 * SECOND);
+            let bytes = sent(&net, 0)[1] - before;
+            assert!(bytes < 5_000, "{bytes} bytes with {rest} Mbit/s");
+            assert_lawful(&net, 0);
+        }
+    }
+}
+
+/// Returns the goodput of a TCP flow in Mbit/s, from its third to its thirteenth second.
+fn tcp_goodput(links: &[PathSpec; 2], role: PathRole) -> f64 {
+    let hosts =
+        [Box::new(TcpSource::new(1_437).starting_at(Time::after(SETTLED))) as _, Box::new(TcpSink::new(1_437)) as _];
+    let mut net = network(hosts, links, role);
+    net.run(SETTLED + 3 * SECOND);
+    let before = net.host::<TcpSink>(1).bytes();
+    net.run(SETTLED + 13 * SECOND);
+    (net.host::<TcpSink>(1).bytes() - before) as f64 * 8e-7
+}
+
+#[test]
+fn a_tcp_flow_gets_the_sum() {
+    for links in [[link(50, 10), link(50, 40)], [link(50, 40), link(50, 10)], [link(50, 20), link(10, 35)]] {
+        let [available, overflow] = [PathRole::Available, PathRole::Overflow].map(|role| tcp_goodput(&links, role));
+        println!("{available:.1} Mbit/s over two available paths, {overflow:.1} with an overflow path");
+        assert!(overflow > available * 0.96, "{overflow:.1} of {available:.1} Mbit/s");
+    }
+}
+
+#[test]
+fn an_overflow_path_carries_everything_while_no_available_path_is_up() {
+    let mut net = loaded(0, &[(8 * SECOND, 20)], &[link(50, 10), link(50, 40)]);
+    net.run(SETTLED + 2 * SECOND);
+    net.cut(0, true);
+    net.run(SETTLED + 4 * SECOND);
+    // 20 Mbit/s for some 1.7 s are 4 MB.
+    assert!(sent(&net, 0)[1] > 3_500_000, "{:?}", sent(&net, 0));
+    net.cut(0, false);
+    net.run(SETTLED + 6 * SECOND);
+    let before = sent(&net, 0)[1];
+    net.run(SETTLED + 8 * SECOND);
+    assert!(sent(&net, 0)[1] - before < 10_000, "back on the first path");
+    assert_lawful(&net, 0);
+}
