@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use mpt::config::model::{File, Mode};
+use mpt::config::model::{BeyondLimit, DataLimit, File, Mode, Role};
 use mpt::config::{self, Problem};
 use mpt_proto::classify::{Class, Pattern, Rule};
 use mpt_proto::config::{PlainFraming, ProbeConfig, Protocol};
@@ -123,10 +123,11 @@ fn every_setting_of_native_mode_arrives_where_it_belongs() {
     assert_eq!(*native.preshared_key.to_base64(), native.public_key.to_string());
     assert_eq!(native.congestion, cc::ControllerKind::Rate.into());
     let [dsl, wwan, incoming] = &file.peers[0].paths[..] else { panic!("three paths") };
-    assert_eq!((dsl.cap, dsl.standby), (Some(Rate::from_bits(50_000_000)), false));
-    assert_eq!((wwan.cap, wwan.standby), (None, true));
+    assert_eq!((dsl.cap, dsl.role), (Some(Rate::from_bits(50_000_000)), Role::Available));
+    assert_eq!((wwan.cap, wwan.role), (None, Role::Standby));
     assert_eq!((incoming.remote, incoming.name.as_str()), (None, "eth2"));
-    assert_eq!([dsl.limit, wwan.limit, incoming.limit], [None, None, Some(20_000_000_000)]);
+    let limit = DataLimit { bytes: 20_000_000_000, reset_day: 1, beyond: BeyondLimit::Standby };
+    assert_eq!([dsl.limit, wwan.limit, incoming.limit], [None, None, Some(limit)]);
     assert!(file.peers[1].connects_to_us());
     let auto = file.peers[2].auto.as_ref().unwrap();
     let remotes: Vec<_> = auto.remotes.iter().map(|remote| remote.to_string()).collect();

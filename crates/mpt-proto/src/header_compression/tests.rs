@@ -134,7 +134,7 @@ fn every_combination_of_edge_differences_expands_bit_for_bit() {
                     id: old.id.wrapping_add(id),
                     sequence: BASE.wrapping_add(sequence),
                     ack: BASE.wrapping_add(ack),
-                    flags: old.flags ^ u8::from(window == 1) * 8,
+                    flags: old.flags ^ (u8::from(window == 1) * 8),
                     window: old.window.wrapping_add(window),
                     times: Some([BASE.wrapping_add(time), BASE.wrapping_add(ack)]),
                 };

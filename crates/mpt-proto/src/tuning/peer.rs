@@ -149,6 +149,8 @@ pub mod overflow {
     /// The sent bytes fit on the available paths if they are less than this share of their rate: estimates exceed the
     /// rate of a path with jitter.
     pub const FITTING_SHARE: f64 = 0.9;
+    /// A path in start-up is in use if this fraction of its window is in flight.
+    pub const IN_USE: u64 = 4;
 }
 
 /// Duplicates that measure a path.

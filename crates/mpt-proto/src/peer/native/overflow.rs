@@ -17,8 +17,7 @@ use crate::id::PathSet;
 use crate::peer::Common;
 use crate::sched::PathSnapshot;
 use crate::time::{Rate, Time};
-use crate::tuning::peer::overflow::{FITTING_SHARE, MIN_QUEUE, STANDING, WAIT, WAIT_RTT, WINDOW};
-use crate::tuning::peer::queue_delay::IN_USE;
+use crate::tuning::peer::overflow::{FITTING_SHARE, IN_USE, MIN_QUEUE, STANDING, WAIT, WAIT_RTT, WINDOW};
 
 /// The state that decides if overflow paths may carry data.
 #[derive(Debug, Default)]

@@ -238,9 +238,7 @@ mod tests {
                 .map(move |code| (0..length).map(|place| digit(code, place)).collect::<Vec<_>>())
         };
         let mut sets = std::collections::HashMap::new();
-        for (largest, string) in
-            (0..4).flat_map(|length| short(length)).flat_map(|s| [0, 3, 31].map(|l| (l, s.clone())))
-        {
+        for (largest, string) in (0..4).flat_map(short).flat_map(|s| [0, 3, 31].map(|l| (l, s.clone()))) {
             let Ok(ranges) = ack(largest, &string) else { continue };
             let set = ranges.iter().cloned().flatten().fold(0u32, |set, number| set | 1 << number);
             assert_eq!(ranges, ranges_of(set), "{string:x?} below {largest}");
