@@ -126,7 +126,7 @@ fn every_setting_of_native_mode_arrives_where_it_belongs() {
     assert_eq!((dsl.cap, dsl.role), (Some(Rate::from_bits(50_000_000)), Role::Available));
     assert_eq!((wwan.cap, wwan.role), (None, Role::Standby));
     assert_eq!((incoming.remote, incoming.name.as_str()), (None, "eth2"));
-    let limit = DataLimit { bytes: 20_000_000_000, reset_day: 1, beyond: BeyondLimit::Standby };
+    let limit = DataLimit { bytes: 20_000_000_000, reset_day: 15, beyond: BeyondLimit::Never };
     assert_eq!([dsl.limit, wwan.limit, incoming.limit], [None, None, Some(limit)]);
     assert!(file.peers[1].connects_to_us());
     let auto = file.peers[2].auto.as_ref().unwrap();

@@ -415,9 +415,10 @@ mod tests {
     fn durations_are_whole_numbers_with_a_unit() {
         assert_eq!(parse_duration("500ms"), Some(Duration::from_millis(500)));
         assert_eq!(parse_duration("10s"), Some(Duration::from_secs(10)));
+        assert_eq!(parse_duration("10 s"), Some(Duration::from_secs(10)));
         assert_eq!(parse_duration("2m"), Some(Duration::from_secs(120)));
         assert_eq!(parse_duration("1h"), Some(Duration::from_secs(3600)));
-        for wrong in ["", "10", "s", "-1s", "1.5s", "1 s", "1d", "99999999999999999999s", "18446744073709551615h"] {
+        for wrong in ["", "10", "s", "-1s", "1.5s", "1 s s", "1d", "99999999999999999999s", "18446744073709551615h"] {
             assert_eq!(parse_duration(wrong), None, "{wrong}");
         }
     }
@@ -434,8 +435,9 @@ mod tests {
         let rate = |text: &str| parse_with_unit(text, &RATES).map(Rate::from_bits);
         assert_eq!(rate("8kbit"), Some(Rate::from_bytes(1_000)));
         assert_eq!(rate("50mbit"), Some(Rate::from_bytes(6_250_000)));
+        assert_eq!(rate("50 mbit"), rate("50mbit"));
         assert_eq!(rate("1gbit"), Some(Rate::from_bytes(125_000_000)));
-        for wrong in ["50", "50Mbit", "50 mbit", "0.5gbit", "50mbit/s", "18446744073709551615gbit"] {
+        for wrong in ["50", "50Mbit", "0.5gbit", "50mbit/s", "18446744073709551615gbit"] {
             assert_eq!(rate(wrong), None, "{wrong}");
         }
         assert_eq!(

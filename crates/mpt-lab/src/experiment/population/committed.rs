@@ -1,4 +1,4 @@
-//! The figures of the committed mixes as one text, so that every change of the core that affects one shows up as a diff.
+//! The figures of the committed mixes as one text, so that a change of the core that affects one shows up as a diff.
 //!
 //! No constant of the core may be chosen by this seed: the file is a report.
 
