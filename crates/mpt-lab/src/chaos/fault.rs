@@ -44,13 +44,11 @@ pub enum FaultKind {
     Reloads,
     /// The control socket receives random bytes on many connections.
     Garbage,
-    /// A daemon can open no descriptor, while rules and tables are deleted and clients connect.
-    Descriptors,
 }
 
 impl FaultKind {
     /// All kinds, in the order of the report.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 15] = [
         Self::KillInitiator,
         Self::KillResponder,
         Self::Stop,
@@ -66,7 +64,6 @@ impl FaultKind {
         Self::Nftables,
         Self::Reloads,
         Self::Garbage,
-        Self::Descriptors,
     ];
 
     /// Returns the name in the report.
@@ -87,17 +84,16 @@ impl FaultKind {
             Self::Nftables => "nftables flushed",
             Self::Reloads => "reload storm",
             Self::Garbage => "control garbage",
-            Self::Descriptors => "descriptors used up",
         }
     }
 
     /// Returns the longest recovery that passes.
     pub fn limit(self) -> Duration {
         Duration::from_secs(match self {
-            // The process that started initiates at once: to the addresses of its configuration, or of its last run.
-            Self::KillInitiator | Self::KillResponder | Self::Stop | Self::Routing => 3,
-            // What failed meanwhile is tried again after 1, 2 and 4 s.
-            Self::Descriptors => 5,
+            // A session that answers nothing is replaced after 1 s of silence (docs/protocol.md); the handshake is
+            // repeated after up to 5 s if its first message is lost with the old process.
+            Self::KillInitiator | Self::KillResponder => 5,
+            Self::Stop | Self::Routing => 3,
             // Failover: the other path carries on.
             _ => 2,
         })
@@ -189,10 +185,6 @@ impl Fault {
             FaultKind::Nftables => drop(scene.topology.host(host).sh("nft flush ruleset")?),
             FaultKind::Reloads => scene.reload_storm(host, hold)?,
             FaultKind::Garbage => scene.garbage(host),
-            FaultKind::Descriptors => {
-                scene.exhaust_descriptors(host, hold)?;
-                return Ok(begin.elapsed());
-            }
         }
         Ok(Duration::ZERO)
     }

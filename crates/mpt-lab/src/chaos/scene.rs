@@ -30,7 +30,7 @@ pub(super) struct Scene {
 impl Scene {
     /// Builds the hosts; no daemon runs.
     pub(super) fn build(seed: Seed) -> Result<Self> {
-        ["ping", "nft", "ss", "kill", "prlimit"].into_iter().try_for_each(require)?;
+        ["ping", "nft", "ss", "kill"].into_iter().try_for_each(require)?;
         let program = tunnel::program().ok_or(LabError::NoTunnel)?;
         let paths: Vec<PathSpec> = LINKS.iter().map(|link| spec(link)).collect();
         let name = format!("{}-chaos", Topology::unique_name());
@@ -147,23 +147,6 @@ impl Scene {
         self.topology.a.sh(DELETE_ROUTING).map(drop)
     }
 
-    /// Lets a daemon open no descriptor for this time. Meanwhile it needs some: rules, routes and tables are deleted,
-    /// and clients connect.
-    pub(super) fn exhaust_descriptors(&self, host: Host, hold: Duration) -> Result<()> {
-        let pid = self.pid(host).to_string();
-        let prlimit = |arguments: &[&str]| run(Command::new("prlimit").args(["--pid", &pid]).args(arguments));
-        let former = prlimit(&["--nofile", "--noheadings", "--raw", "--output", "SOFT"])?;
-        let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        let numbers = open.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        let next = numbers.max().map_or(0, |greatest| greatest + 1);
-        prlimit(&[&format!("--nofile={next}:")])?;
-        self.delete_routing()?;
-        self.topology.host(host).sh("nft flush ruleset")?;
-        self.garbage(host);
-        thread::sleep(hold);
-        prlimit(&[&format!("--nofile={}:", former.trim())]).map(drop)
-    }
-
     /// Sends SIGHUP every 10 ms for this time.
     pub(super) fn reload_storm(&self, host: Host, hold: Duration) -> Result<()> {
         let begin = Instant::now();
@@ -237,15 +220,15 @@ const REMAINS: &str = "ip -o link | awk -F': ' '{print $2}'; { ip rule; ip -6 ru
     { ip route show table all; ip -6 route show table all; } | grep -vE 'dev (eth|lo)' || true; nft list ruleset; \
     ss -Hulpn; cat /proc/sys/net/ipv4/ip_forward";
 
-/// A rule's table has the number of its mark. The kernel's own route to the tunnel's address, in the table `local`, is
-/// among them. It is no error if MPT has restored something in between.
+/// A rule's table has the number of its mark. The kernel's own route to the tunnel's address, in the table `local`,
+/// stays. It is no error if MPT has restored something in between.
 const DELETE_ROUTING: &str = "set +e
 for family in -4 -6; do
     for mark in $(ip $family rule | sed -n 's/.*fwmark \\(0x[0-9a-f]*\\).*/\\1/p' | sort -u); do
         ip $family route flush table $((mark))
     done
     for number in $(ip $family rule | grep fwmark | cut -d: -f1); do ip $family rule del pref $number; done
-    ip $family route flush table all dev mpt0
+    ip $family route flush dev mpt0
 done 2>/dev/null
 true";
 
