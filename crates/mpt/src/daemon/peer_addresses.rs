@@ -119,7 +119,7 @@ impl Address {
 }
 
 /// Interval between writes. A peer that connected later is not recalled after a crash.
-const SAVE_INTERVAL: Duration = Duration::from_secs(10);
+const SAVE_INTERVAL: Duration = Duration::from_secs(2);
 /// The time after the start in which addresses of the last run are used: an interface may get its address late.
 const RECALL_TIME: Duration = Duration::from_secs(90);
 
