@@ -7,7 +7,7 @@
 //! host, where needed in [`resolv_conf`].
 //! [`netlink_events`] takes the state of interfaces; [`interface_sync`] updates paths when interfaces change, with the
 //! sockets of [`path_sockets`], [`retry_log`] schedules retries, and [`restore_limit`] limits how often state is
-//! restored that another program keeps removing; [`names`] follows the addresses of peers with
+//! restored that another program keeps removing; [`bypass`] suspends it; [`names`] follows the addresses of peers with
 //! names, which [`resolver`] looks up; [`metering`] counts the traffic of paths with a limit in a [`usage_file`],
 //! [`path_changes`] collects what is logged of paths, [`service`] notifies the service manager, [`handshake_flood`]
 //! limits floods, and [`handshake_clock`] keeps the last timestamp. [`clients`] serves the sockets for commands and
@@ -17,6 +17,7 @@
 //! connect. [`leftovers`] removes what a killed tunnel left behind. This file opens everything, and is the main loop
 //! over all of them and signals.
 
+mod bypass;
 mod clients;
 mod commands;
 pub mod config_files;
@@ -182,6 +183,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         pending,
         interface_sync: interfaces,
         metering,
+        bypass_until: None,
         path_changes: PathChanges::default(),
         handshake_clock,
         qlog,
@@ -204,6 +206,8 @@ struct Daemon {
     gateway: Option<Gateway>,
     routes: Routes,
     metering: Metering,
+    /// End of the time in which everything leaves beside the tunnel.
+    bypass_until: Option<Time>,
     path_changes: PathChanges,
     handshake_clock: HandshakeClock,
     signals: Signals,
@@ -244,6 +248,7 @@ fn tunnel_report(file: &File, mtu: usize) -> TunnelReport {
         uptime_us: 0,
         port: *file.port,
         mtu_bytes: mtu,
+        bypass_s: None,
     }
 }
 
@@ -301,6 +306,8 @@ impl Daemon {
             (None, true) => tracing::info!("the virtual machine was copied: new handshakes"),
             (None, false) => return Ok(()),
         }
+        // The clock of the tunnel stood still.
+        self.bypass_until = self.bypass_until.map(|_| now);
         self.driver.endpoint.handle_suspend(now, *crate::random::bytes()?);
         Ok(())
     }
@@ -323,8 +330,9 @@ impl Daemon {
         let clients = self.poll_clients(now);
         let qlog = self.qlog.as_mut().and_then(|qlog| qlog.poll(now, &mut self.driver.endpoint));
         let service = self.service.poll(now, &self.driver.endpoint);
+        let bypass = self.poll_bypass(now);
         let diagnosis = self.diagnosis.poll(now, &self.driver.endpoint, &self.file);
-        [clients, control, data, diagnosis, interfaces, metering, names, path_events, qlog, service]
+        [bypass, clients, control, data, diagnosis, interfaces, metering, names, path_events, qlog, service]
             .into_iter()
             .flatten()
             .min()

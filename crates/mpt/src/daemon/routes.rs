@@ -18,6 +18,7 @@ use mpt_linux::netlink::{Change, MAIN_TABLE, Netlink, Prefix, Route};
 use mpt_proto::path::MAX_PATHS;
 use nix::libc;
 
+use super::bypass;
 use super::kill_switch::KillSwitch;
 use super::policy_routing::{PolicyRouting, routes_everything, source_for};
 use crate::Failure;
@@ -36,6 +37,8 @@ pub struct Routes {
     bypasses: Vec<(BypassKey, Route)>,
     /// A path lacks its bypass route, or a route could not be added.
     incomplete: bool,
+    /// Default routes and kill switch are suspended.
+    is_suspended: bool,
     /// The kill switch stays active after the end: that of the file, or one that an earlier process left.
     keep_kill_switch: bool,
 }
@@ -62,8 +65,14 @@ impl Routes {
             tunnel_routes: Vec::new(),
             bypasses: Vec::new(),
             incomplete: false,
+            is_suspended: false,
             keep_kill_switch: true,
         }
+    }
+
+    /// Sets whether default routes and kill switch are suspended; [`Self::apply`] puts it into effect.
+    pub fn set_suspended(&mut self, is_suspended: bool) {
+        self.is_suspended = is_suspended;
     }
 
     /// Adds all routes that a configuration needs, including those that the kernel removed, and removes others.
@@ -72,6 +81,8 @@ impl Routes {
     /// A route into the tunnel could not be added; the others are. A bypass route may be missing without an error: only
     /// its path is down then.
     pub fn apply(&mut self, file: &File, netlink: &mut Netlink) -> Result<(), Failure> {
+        let reduced = self.is_suspended.then(|| bypass::without_default_routes(file));
+        let file = reduced.as_ref().unwrap_or(file);
         self.incomplete = true;
         let incomplete = self.apply_bypasses(file, netlink)?;
         self.kill_switch.apply(file, netlink)?;
@@ -126,6 +137,9 @@ impl Routes {
     /// # Errors
     /// The system refused a change. The earlier kill switch stays.
     pub fn sync_policy(&mut self, file: &File, netlink: &mut Netlink) -> Result<bool, Failure> {
+        if self.is_suspended {
+            return Ok(false);
+        }
         self.kill_switch.apply(file, netlink)?;
         let leads = [false, true].into_iter().any(|ipv6| routes_everything(file, ipv6));
         Ok(leads && self.policy.apply(file, self.tun, netlink)?)
