@@ -276,6 +276,37 @@ fn rules_of_others_are_not_touched() {
 }
 
 #[test]
+fn a_bypass_suspends_the_kill_switch_and_ends_by_itself() {
+    let Some((mut rig, _far)) = rig("bypass-time") else { return };
+    start(&mut rig, true);
+    rig.wait_until("the tunnel carries everything", |rig| FAR.iter().all(|far| reaches(rig, far)));
+    let tables = |rig: &Rig| sh(&rig.hosts.a, "nft list tables");
+    assert!(rig.mpt(Host::A, &["bypass", "1h"]).status.success());
+    assert_eq!((outgoing_interfaces(&rig), tables(&rig)), (["eth1", "eth1"].map(str::to_owned), String::new()));
+    assert!(rig.status(Host::A)["bypass_s"].as_u64() > Some(3_500));
+    let shown = text(&rig.mpt(Host::A, &["status"]).stdout);
+    assert!(shown.contains("\nbypass: all leaves beside the tunnel for 59 min"), "{shown}");
+    // What watches rules and tables does not restore them now, and neither does a reload.
+    sh(&rig.hosts.a, "ip rule add pref 31000 lookup main; ip rule del pref 31000; nft add table inet other");
+    assert!(rig.mpt(Host::A, &["reload"]).status.success());
+    assert_eq!(outgoing_interfaces(&rig), ["eth1", "eth1"]);
+    assert!(rig.mpt(Host::A, &["bypass", "off"]).status.success());
+    assert_eq!(outgoing_interfaces(&rig), ["mpt0", "mpt0"]);
+    assert!(tables(&rig).contains("mptkill_mpt0") && rig.status(Host::A)["bypass_s"].is_null());
+
+    assert!(rig.mpt(Host::A, &["bypass", "1s"]).status.success());
+    rig.wait_until("it is over", |rig| rig.logged(Host::A, "the bypass is over") == 2);
+    assert_eq!(outgoing_interfaces(&rig), ["mpt0", "mpt0"]);
+    rig.wait_until("the tunnel carries everything", |rig| FAR.iter().all(|far| reaches(rig, far)));
+    for (refused, code) in [("5h", 1), ("0s", 2), ("soon", 2)] {
+        assert_eq!(rig.mpt(Host::A, &["bypass", refused]).status.code(), Some(code), "{refused}");
+    }
+    let refused = rig.mpt(Host::B, &["bypass", "15m"]);
+    assert!(text(&refused.stderr).contains("there is nothing to bypass"), "{}", text(&refused.stderr));
+    assert_eq!(outgoing_interfaces(&rig), ["mpt0", "mpt0"]);
+}
+
+#[test]
 fn a_path_mtu_that_the_kernel_remembers_does_not_limit_a_new_tunnel() {
     let Some((mut rig, _far)) = rig("mtu-cache") else { return };
     sh(&rig.hosts.b, "ip link set wan mtu 1280; echo 1 > /proc/sys/net/ipv4/ip_forward");

@@ -115,6 +115,14 @@ pub(super) enum Command {
         /// Up or down
         action: UpOrDown,
     },
+    /// Let everything leave beside the tunnel for a while, for the login page of a network
+    Bypass {
+        #[command(flatten)]
+        tunnel: TunnelOption,
+        /// For how long, such as 15m, 4h at most; or off
+        #[arg(value_name = "TIME|off", value_parser = bypass_time)]
+        time: BypassTime,
+    },
     /// Read the configuration again, and restart one connection or all
     Reload(ReloadArgs),
     /// Restart one connection or all, without reading files
@@ -250,6 +258,20 @@ pub(super) struct ConnectionOption {
     pub(super) tunnel: TunnelOption,
     /// The connection's file in the directory of the original, or the peer's name; default: all
     pub(super) file: Option<String>,
+}
+
+/// The time of a bypass, in seconds; none ends it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BypassTime(pub(super) Option<u64>);
+
+fn bypass_time(text: &str) -> Result<BypassTime, String> {
+    match text {
+        "off" => Ok(BypassTime(None)),
+        _ => enroll::lifetime(text)
+            .ok()
+            .map(|time| BypassTime(Some(time.as_secs())))
+            .ok_or_else(|| "a time from 1s to 4h, such as 15m; or off".to_owned()),
+    }
 }
 
 #[derive(Debug, Args)]

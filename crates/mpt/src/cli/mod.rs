@@ -30,8 +30,8 @@ use crate::control::Request;
 use crate::daemon::{config_files, name_servers};
 use crate::{doctor, enroll, hooks, web};
 use arguments::{
-    Command, ConfigCommand, ConnectionArg, ConnectionOption, DoctorArgs, KillSwitchCommand, NameServersCommand,
-    ReloadArgs, SetupCommand, ShowCommand,
+    BypassTime, Command, ConfigCommand, ConnectionArg, ConnectionOption, DoctorArgs, KillSwitchCommand,
+    NameServersCommand, ReloadArgs, SetupCommand, ShowCommand,
 };
 
 /// Executes the command line; `up` runs a tunnel until it is down, and writes its event trace into a folder if there
@@ -67,6 +67,7 @@ pub fn run(cli: Cli, up: impl FnOnce(File, Option<&Path>) -> Result<(), Failure>
             legacy::address(tunnel, action, &address, interface)
         }
         Command::Int { tunnel, interface, action } => legacy::interface(tunnel, interface, action),
+        Command::Bypass { tunnel, time: BypassTime(seconds) } => legacy::request(tunnel, Request::Bypass { seconds }),
         Command::Reload(ReloadArgs { connection: ConnectionOption { tunnel, file }, pid }) => {
             let tunnel = pid.map_or(Ok(tunnel), legacy::tunnel_of);
             tunnel.and_then(|tunnel| legacy::request(tunnel, Request::Reload { connection: file }))

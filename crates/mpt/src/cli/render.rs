@@ -20,6 +20,9 @@ pub fn status(report: &Report) -> String {
     );
     let fits = text.chars().count() + 2 + tunnel.config.chars().count() <= COLUMNS;
     text += &format!("{}{}\n", if fits { "  " } else { "\n" }, tunnel.config);
+    if let Some(seconds) = tunnel.bypass_s {
+        text += &format!("bypass: all leaves beside the tunnel for {}; mpt bypass off ends it\n", span(seconds));
+    }
     for peer in &report.peers {
         let session = match peer.session_age_s {
             Some(age) => format!("  handshake {} ago", span(age)),

@@ -58,6 +58,11 @@ pub enum Request {
         /// Up or down.
         action: Action,
     },
+    /// Let everything leave beside the tunnel for a while.
+    Bypass {
+        /// For so long; `null` ends it.
+        seconds: Option<u64>,
+    },
     /// Read the configuration again, and restart one connection or all.
     Reload {
         /// A file of the original, or a peer's name.

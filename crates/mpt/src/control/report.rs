@@ -47,6 +47,9 @@ pub struct TunnelReport {
     pub port: u16,
     /// Largest inner packet.
     pub mtu_bytes: usize,
+    /// Seconds for which everything still leaves beside the tunnel, by `mpt bypass`.
+    #[serde(default)]
+    pub bypass_s: Option<u64>,
 }
 
 /// The report of a peer.

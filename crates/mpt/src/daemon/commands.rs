@@ -40,6 +40,7 @@ impl Daemon {
                 self.set_address(*action, Prefix { address: *address, length: *length }, interface)
             }
             Request::Interface { interface, action } => self.set_interface(now, interface, *action),
+            Request::Bypass { seconds } => self.set_bypass(now, *seconds),
             Request::Reload { connection } => self.reload(now, connection.as_deref()),
             Request::Restart { connection } => self.restart(now, connection.as_deref()),
             Request::Delete { connection } => self.delete(now, connection),
@@ -234,7 +235,10 @@ impl Daemon {
         };
         self.publish(EventKind::Reloaded {});
         self.apply_routes(routes).map_err(partly_done)?;
-        self.config_files.set_name_servers(&self.file).map_err(partly_done)
+        match self.bypass_until {
+            Some(_) => Ok(()),
+            None => self.config_files.set_name_servers(&self.file).map_err(partly_done),
+        }
     }
 
     /// Restarts one connection or all without reading files: every path is up again.

@@ -76,6 +76,8 @@ enum Request {
     Read,
     /// Sets the name servers of the host to those of the configuration.
     NameServers,
+    /// Restores the former name servers of the host.
+    FormerNameServers,
     /// Writes a connection of the original to its file.
     Save { file: String, text: String },
     /// Renames the file of a connection of the original.
@@ -174,6 +176,23 @@ impl ConfigFiles {
                 let hint = "as a service of systemd, the tunnel needs the drop-in name-servers.conf";
                 Err(file.problem(line, "dns: only root changes the name servers of the host", hint).into())
             }
+        }
+    }
+
+    /// Restores the former name servers of the host, until they are set again.
+    ///
+    /// # Errors
+    /// They cannot be set.
+    pub(super) fn restore_name_servers(&mut self, file: &File) -> Result<(), Failure> {
+        match &mut self.process {
+            _ if file.dns.is_empty() || self.format == FileFormat::Original => Ok(()),
+            Some(process) => {
+                let restored = process.exchange(&Request::FormerNameServers).and_then(done);
+                restored.map_err(|error| Failure::new(format!("cannot restore the name servers: {error}")))
+            }
+            None if geteuid().is_root() => self.name_servers.set(file.interface.to_string(), Vec::new()),
+            // The unit's drop-in has set them as root, and keeps them.
+            None => Ok(()),
         }
     }
 
@@ -335,6 +354,10 @@ pub fn serve(path: &Path, format: FileFormat, first: (String, Vec<IpAddr>)) -> R
         let request = serde_json::from_slice(&line).map_err(|_| failed(io::ErrorKind::InvalidData.into()))?;
         let reply = match request {
             Request::NameServers => set_name_servers(&mut name_servers, first.take(), path),
+            Request::FormerNameServers => match name_servers.set(String::new(), Vec::new()) {
+                Ok(()) => Reply::Done,
+                Err(failure) => Reply::Failed(None, failure.what),
+            },
             request => answer(path, format, request),
         };
         let room = match &reply {
@@ -356,7 +379,7 @@ fn answer(path: &Path, format: FileFormat, request: Request) -> Reply {
         (Request::Check, _) => check(path, format),
         (Request::Save { file, text }, FileFormat::Original) if is_connection(&file) => save(path, file, &text),
         (Request::Disable { file }, FileFormat::Original) if is_connection(&file) => folder::disable(path, &file),
-        (Request::NameServers | Request::Save { .. } | Request::Disable { .. }, _) => {
+        (Request::NameServers | Request::FormerNameServers | Request::Save { .. } | Request::Disable { .. }, _) => {
             Err(io::ErrorKind::InvalidInput.into())
         }
     };

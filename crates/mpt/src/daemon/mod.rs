@@ -4,19 +4,21 @@
 //! [`policy_routing`] routes the whole Internet into the tunnel, [`kill_switch`] drops what evades that, and
 //! [`gateway`] forwards to the Internet, and from the interfaces of [`share`] into the tunnel, after [`forwarding`] has
 //! switched that on; both use tables of [`nft`], which [`restore`] keeps in effect. [`name_servers`] sets those of the
-//! host, where needed in [`resolv_conf`]. [`mtu`] follows what the paths to each peer carry.
-//! [`netlink_events`] takes the state of interfaces; [`interface_sync`] updates paths when interfaces change, with the
-//! sockets of [`path_sockets`], [`retry_log`] schedules retries, and [`restore_limit`] limits how often state is
-//! restored that another program keeps removing; [`names`] follows the addresses of peers with names, which
-//! [`resolver`] looks up; [`metering`] counts the traffic of paths with a limit in a [`usage_file`], [`path_changes`]
-//! collects what is logged of paths, [`service`] notifies the service manager, [`handshake_flood`] limits floods;
-//! [`handshake_clock`] keeps the last timestamp over a restart, and [`peer_addresses`] the addresses of peers.
-//! [`clients`] serves the sockets for commands and status, [`commands`] executes commands, [`peers`] adds and removes
-//! peers, [`pending`] are commands that wait for one, [`user`] gives up the rights of root, [`config_files`] keeps
-//! access to the configuration, [`control_port`] is the protocol of the original MPT, [`qlog`] writes the event trace,
-//! and [`diagnosis`] logs why a tunnel does not connect. [`leftovers`] removes what a killed tunnel left behind. This
-//! file opens everything, and is the main loop over all of them and signals.
+//! host, where needed in [`resolv_conf`]. [`mtu`] follows what the paths to each peer carry. [`netlink_events`] takes
+//! the state of interfaces; [`interface_sync`] updates paths when interfaces change, with the sockets of
+//! [`path_sockets`], [`retry_log`] schedules retries, and [`restore_limit`] limits how often state is restored that
+//! another program keeps removing; [`bypass`] suspends default routes and kill switch for a while; [`names`] follows
+//! the addresses of peers with names, which [`resolver`] looks up; [`metering`] counts the traffic of paths with a
+//! limit in a [`usage_file`], [`path_changes`] collects what is logged of paths, [`service`] notifies the service
+//! manager, [`handshake_flood`] limits floods; [`handshake_clock`] keeps the last timestamp over a restart, and
+//! [`peer_addresses`] the addresses of peers. [`clients`] serves the sockets for commands and status, [`commands`]
+//! executes commands, [`peers`] adds and removes peers, [`pending`] are commands that wait for one, [`user`] gives up
+//! the rights of root, [`config_files`] keeps access to the configuration, [`control_port`] is the protocol of the
+//! original MPT, [`qlog`] writes the event trace, and [`diagnosis`] logs why a tunnel does not connect. [`leftovers`]
+//! removes what a killed tunnel left behind. This file opens everything, and is the main loop over all of them and
+//! signals.
 
+mod bypass;
 mod clients;
 mod commands;
 pub mod config_files;
@@ -187,6 +189,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         interface_sync: interfaces,
         narrow_peers: Some(Vec::new()),
         metering,
+        bypass_until: None,
         path_changes: PathChanges::default(),
         handshake_clock,
         peer_addresses,
@@ -210,6 +213,8 @@ struct Daemon {
     gateway: Option<Gateway>,
     routes: Routes,
     metering: Metering,
+    /// End of the time in which everything leaves beside the tunnel.
+    bypass_until: Option<Time>,
     path_changes: PathChanges,
     handshake_clock: HandshakeClock,
     peer_addresses: PeerAddresses,
@@ -254,6 +259,7 @@ fn tunnel_report(file: &File, mtu: usize) -> TunnelReport {
         uptime_us: 0,
         port: *file.port,
         mtu_bytes: mtu,
+        bypass_s: None,
     }
 }
 
@@ -312,6 +318,8 @@ impl Daemon {
             (None, true) => tracing::info!("the virtual machine was copied: new handshakes"),
             (None, false) => return Ok(()),
         }
+        // The clock of the tunnel stood still.
+        self.bypass_until = self.bypass_until.map(|_| now);
         self.driver.endpoint.handle_suspend(now, *crate::random::bytes()?);
         Ok(())
     }
@@ -335,8 +343,9 @@ impl Daemon {
         let clients = self.poll_clients(now);
         let qlog = self.qlog.as_mut().and_then(|qlog| qlog.poll(now, &mut self.driver.endpoint));
         let service = self.service.poll(now, &self.driver.endpoint);
+        let bypass = self.poll_bypass(now);
         let diagnosis = self.diagnosis.poll(now, &self.driver.endpoint, &self.file);
-        [clients, control, data, diagnosis, interfaces, metering, names, path_events, qlog, service]
+        [bypass, clients, control, data, diagnosis, interfaces, metering, names, path_events, qlog, service]
             .into_iter()
             .flatten()
             .min()

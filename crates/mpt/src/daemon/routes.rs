@@ -18,6 +18,7 @@ use mpt_linux::netlink::{Change, MAIN_TABLE, Netlink, Prefix, Route};
 use mpt_proto::path::MAX_PATHS;
 use nix::libc;
 
+use super::bypass;
 use super::kill_switch::KillSwitch;
 use super::policy_routing::{PolicyRouting, routes_everything, source_for};
 use crate::Failure;
@@ -38,6 +39,8 @@ pub struct Routes {
     bypasses: Vec<(BypassKey, Route)>,
     /// A path lacks its bypass route, or a route could not be added.
     incomplete: bool,
+    /// Default routes and kill switch are suspended.
+    is_suspended: bool,
     /// The kill switch stays active after the end: that of the file, or one that an earlier process left.
     keep_kill_switch: bool,
 }
@@ -65,8 +68,14 @@ impl Routes {
             narrow: Vec::new(),
             bypasses: Vec::new(),
             incomplete: false,
+            is_suspended: false,
             keep_kill_switch: true,
         }
+    }
+
+    /// Suspends default routes and kill switch, or ends that; [`Self::apply`] is to follow.
+    pub fn set_suspended(&mut self, is_suspended: bool) {
+        self.is_suspended = is_suspended;
     }
 
     /// Adds all routes that a configuration needs, including those that the kernel removed, and removes others.
@@ -75,6 +84,8 @@ impl Routes {
     /// A route into the tunnel could not be added; the others are. A bypass route may be missing without an error: only
     /// its path is down then.
     pub fn apply(&mut self, file: &File, netlink: &mut Netlink) -> Result<(), Failure> {
+        let reduced = self.is_suspended.then(|| bypass::without_default_routes(file));
+        let file = reduced.as_ref().unwrap_or(file);
         self.incomplete = true;
         let incomplete = self.apply_bypasses(file, netlink)?;
         self.kill_switch.apply(file, netlink)?;
@@ -146,7 +157,10 @@ impl Routes {
     /// # Errors
     /// The system refused a change. The earlier kill switch stays.
     pub fn sync_kill_switch(&mut self, file: &File, netlink: &mut Netlink) -> Result<(), Failure> {
-        self.kill_switch.apply(file, netlink)
+        match self.is_suspended {
+            true => Ok(()),
+            false => self.kill_switch.apply(file, netlink),
+        }
     }
 
     /// Restores rules and routes of the whole Internet that another program deleted. Returns true if any was missing.
@@ -154,7 +168,7 @@ impl Routes {
     /// # Errors
     /// The kernel refused a change.
     pub fn restore_policy(&mut self, file: &File, netlink: &mut Netlink) -> Result<bool, Error> {
-        let leads = [false, true].into_iter().any(|ipv6| routes_everything(file, ipv6));
+        let leads = !self.is_suspended && [false, true].into_iter().any(|ipv6| routes_everything(file, ipv6));
         Ok(leads && self.policy.apply(file, self.tun, netlink)?)
     }
 
