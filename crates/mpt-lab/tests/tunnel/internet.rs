@@ -305,17 +305,3 @@ fn a_bypass_suspends_the_kill_switch_and_ends_by_itself() {
     assert!(text(&refused.stderr).contains("there is nothing to bypass"), "{}", text(&refused.stderr));
     assert_eq!(outgoing_interfaces(&rig), ["mpt0", "mpt0"]);
 }
-
-#[test]
-fn a_path_mtu_that_the_kernel_remembers_does_not_limit_a_new_tunnel() {
-    let Some((mut rig, _far)) = rig("mtu-cache") else { return };
-    sh(&rig.hosts.b, "ip link set wan mtu 1280; echo 1 > /proc/sys/net/ipv4/ip_forward");
-    let remembered = |rig: &Rig| {
-        sh(&rig.hosts.a, &format!("ping -n -c 1 -W 1 -M do -s 1400 {} >/dev/null || true", FAR[0]));
-        sh(&rig.hosts.a, &format!("ip route get {}", FAR[0])).contains("mtu 1280")
-    };
-    rig.wait_until("host B's report has arrived", remembered);
-    rig.launch_with(Host::A, &CLIENT.replace("KILL", "false").replace("192.168.11.2", FAR[0]));
-    // 1500 bytes less IPv4, UDP and native mode's own headers; 63 less than 1280 before.
-    assert_eq!(rig.status(Host::A)["mtu_bytes"], 1_437);
-}

@@ -85,8 +85,8 @@ struct Attempt {
     next: Time,
     /// The time from which the retry limit counts: that of the last initiation, with its jitter.
     last: Time,
-    /// An initiation of the peer has replaced ours.
-    yielded: bool,
+    /// Initiations of the peer that have replaced ours.
+    yields: u32,
     pending: Option<Pending>,
 }
 
@@ -450,11 +450,11 @@ impl Association {
     }
 
     /// Drops our initiation because the peer's continues; the attempt stays, and retries later if it is still needed.
-    /// It yields once: after a restart this end accepts initiations that an attacker recorded, and each would replace
-    /// ours.
+    /// It yields [`MAX_YIELDS`] times: after a restart this end accepts initiations that an attacker recorded, and each
+    /// would replace ours.
     fn yield_to_peer(&mut self, now: Time, ephemeral: &EphemeralInput) {
-        let Some(attempt) = self.attempt.as_mut().filter(|attempt| !attempt.yielded) else { return };
-        attempt.yielded = true;
+        let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.yields < MAX_YIELDS) else { return };
+        attempt.yields += 1;
         attempt.next = now + retry_after(1, ephemeral);
         attempt.last = attempt.next;
         let previous = attempt.pending.take();
@@ -470,7 +470,7 @@ impl Association {
 impl Attempt {
     /// Starts an attempt whose first initiation is due at `next`.
     fn starting(now: Time, next: Time) -> Self {
-        Self { started: now, tries: 0, next, last: next, yielded: false, pending: None }
+        Self { started: now, tries: 0, next, last: next, yields: 0, pending: None }
     }
 
     /// Returns the time of the next initiation. A limit counts for [`LIMITED_TRIES`] only: if a round trip has become
@@ -504,6 +504,9 @@ pub const RETRY_AFTER: Duration = Duration::from_secs(5);
 pub const GIVE_UP_AFTER: Duration = Duration::from_secs(90);
 /// Tries of an attempt to which the retry limit applies: 7 s at half a second and the mean jitter.
 const LIMITED_TRIES: u32 = 10;
+/// Ends that initiate at once replace each other's initiations until one response arrives: after two retries at a
+/// round trip of 2 s.
+const MAX_YIELDS: u32 = 3;
 /// The jitter of a retry is below this: a third of a second, as in WireGuard.
 const JITTER: Duration = Duration::from_millis(333);
 

@@ -243,15 +243,16 @@ impl Daemon {
         }
         let mut netlink = Netlink::open()?;
         self.routes.restore(&mut netlink);
-        self.restore_routing(now, &mut netlink)?;
+        let restored = self.restore_routing(now, &mut netlink);
         if !self.routes.is_incomplete() {
-            return Ok(true);
+            return restored.map(|()| true);
         }
         let retries = std::mem::take(&mut self.interface_sync.retry_routes);
         if retries {
+            // A route that cannot be restored must not keep the others from being set.
             self.routes.apply(&self.file, &mut netlink)?;
         }
-        Ok(retries)
+        restored.map(|()| retries)
     }
 
     fn change_path(&mut self, now: Time, peer: &str, port: u16, change: &PathChange) -> Result<(), Failure> {
