@@ -76,11 +76,6 @@ impl Pmtu {
         }
     }
 
-    /// Returns true until the first probe of full size was acknowledged or given up.
-    pub fn is_unproven(&self) -> bool {
-        self.known.is_none() && matches!(self.phase, SearchState::Probing)
-    }
-
     /// Returns true if a datagram of `len` bytes is to be kept until the search ends.
     pub fn may_carry(&self, len: usize) -> bool {
         self.found().is_none_or(|found| len <= found)

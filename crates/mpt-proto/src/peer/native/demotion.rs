@@ -42,7 +42,7 @@ impl Native {
         if path.damping.until() > now {
             return Some(Demotion::Flapping);
         }
-        let cause = if path.pmtu.is_unproven() { Demotion::Unproven } else { Demotion::Narrow };
+        let cause = if path.pmtu.found().is_some() { Demotion::Narrow } else { Demotion::Unproven };
         self.is_narrow(path).then_some(cause)
     }
 
