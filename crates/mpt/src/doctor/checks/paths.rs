@@ -118,7 +118,7 @@ pub fn path_mtu(facts: &Facts) -> Outcome {
     let expected = expected_mtu(facts);
     let finding = |(_, path): (&PeerReport, &PathReport)| {
         let cause = match (path.cause.as_deref(), path.mtu_bytes) {
-            (Some("narrow"), _) => format!("{} carries no packets of the tunnel's size", path.name),
+            (Some("narrow" | "probing"), _) => format!("{} carries no packets of the tunnel's size", path.name),
             (None, Some(carried)) if carried + TOLERATED < expected => {
                 format!("{} carries packets of {carried} bytes, and the interfaces of the paths {expected}", path.name)
             }
