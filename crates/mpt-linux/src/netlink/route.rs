@@ -93,40 +93,31 @@ impl Netlink {
     /// Returns the indexes of the links that default routes of any table lead to. Two routes to half of all addresses
     /// each are a default route as well.
     pub fn default_links(&mut self) -> Result<BTreeSet<u32>, Error> {
-        let mut links = BTreeSet::new();
+        Ok(self.all_routes()?.iter().filter(|route| is_default(route)).flat_map(links_of).collect())
+    }
+
+    /// Returns the routes of all tables, of both IP versions.
+    fn all_routes(&mut self) -> Result<Vec<RouteMessage>, Error> {
+        let mut routes = Vec::new();
         for ipv6 in [false, true] {
             let mut question = RouteMessage::default();
             question.header.address_family = family(ipv6);
             let answers = self.0.exchange(RouteNetlinkMessage::GetRoute(question), NLM_F_DUMP);
             for answer in answers.map_err(|refusal| refusal.into_error("list routes"))? {
-                if let RouteNetlinkMessage::NewRoute(route) = answer
-                    && is_default(&route)
-                {
-                    links.extend(links_of(&route));
+                if let RouteNetlinkMessage::NewRoute(route) = answer {
+                    routes.push(route);
                 }
             }
         }
-        Ok(links)
+        Ok(routes)
     }
 
     /// Returns the networks of the routes over a link that the kernel added for the link's addresses: the address
     /// itself, and its network.
     pub fn kernel_routes(&mut self, link: u32) -> Result<BTreeSet<Prefix>, Error> {
-        let mut networks = BTreeSet::new();
-        for ipv6 in [false, true] {
-            let mut question = RouteMessage::default();
-            question.header.address_family = family(ipv6);
-            let answers = self.0.exchange(RouteNetlinkMessage::GetRoute(question), NLM_F_DUMP);
-            for answer in answers.map_err(|refusal| refusal.into_error("list routes"))? {
-                if let RouteNetlinkMessage::NewRoute(route) = answer
-                    && route.header.protocol == RouteProtocol::Kernel
-                    && links_of(&route).contains(&link)
-                {
-                    networks.extend(destination(&route));
-                }
-            }
-        }
-        Ok(networks)
+        let of_kernel = |route: &&RouteMessage| route.header.protocol == RouteProtocol::Kernel;
+        let over_link = |route: &&RouteMessage| links_of(route).contains(&link);
+        Ok(self.all_routes()?.iter().filter(of_kernel).filter(over_link).filter_map(destination).collect())
     }
 
     /// Adds an unreachable route as the last route of a table: packets without a better route there are rejected, and

@@ -200,7 +200,8 @@ mod tests {
         decisions
     }
 
-    /// The numbers at the edges of words, of the window and of the ring, and one ring further.
+    /// The sequences consist of the first and last numbers of words, of the window and of the ring, and of the same
+    /// numbers one length of the ring later.
     #[test]
     fn every_short_sequence_of_numbers_at_the_edges_is_decided_like_the_model() {
         let ring = WORDS as u64 * 64;

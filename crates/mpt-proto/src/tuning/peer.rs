@@ -133,14 +133,14 @@ pub mod overflow {
     use super::DATAGRAM;
     use std::time::Duration;
 
-    /// A queue stands if it takes the available paths this long: CoDel's target in RFC 8289, a third of ours, so that a
-    /// queue which CoDel leaves alone stands.
+    /// A queue is standing if the available paths need this long to send it: CoDel's target in RFC 8289. It is a third
+    /// of our target, so a queue that is too short for CoDel to drop packets also counts.
     pub const WAIT: Duration = Duration::from_millis(5);
     /// The same as a part of their longest round trip, as numerator and denominator: half of CoDel's target there. A
     /// path that probes for a higher rate takes a fourth of a round trip out of the queue. With 5 ms alone, a path of
     /// 50 Mbit/s and 80 ms beside a quicker overflow path kept to 37 Mbit/s.
     pub const WAIT_RTT: (u32, u32) = (3, 8);
-    /// Bytes of the shortest queue that stands: on a slow path one packet takes longer than [`WAIT`].
+    /// A shorter queue is not standing: on a slow path, a single packet takes longer than [`WAIT`].
     pub const MIN_QUEUE: u64 = 3 * DATAGRAM;
     /// A queue that is gone by then was a burst: CoDel's interval.
     pub const STANDING: Duration = Duration::from_millis(100);

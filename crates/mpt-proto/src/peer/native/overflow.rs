@@ -3,7 +3,8 @@
 //! The available paths are *full* when the queue in front of them has stood for [`STANDING`]: CoDel (RFC 8289)
 //! distinguishes a standing queue from a burst in the same way. They are no longer full when all that left in a
 //! [`WINDOW`] would have fitted on them. While they are full, a packet takes an overflow path only if no available path
-//! has room for it and the queue stands: so an overflow path gets what exceeds the others, and they never run dry.
+//! has room for it and the queue is standing. So the available paths always have packets, and an overflow path gets the
+//! rest.
 //!
 //! While they are not full, the overflow paths are not among the snapshots, so nothing but probes and control frames
 //! leaves there. If no available path is up, overflow paths are used as available ones.
@@ -41,8 +42,8 @@ impl Overflow {
         if self.window.is_some() { PathRole::Overflow } else { PathRole::Available }
     }
 
-    /// Updates the state at the end of a turn. `rate` is that of the available paths, `stands` is true if packets queue
-    /// in front of them, and `sent` is what all paths have sent.
+    /// Updates the state at the end of a turn. `rate` is that of the available paths, `stands` is true while
+    /// the queue in front of them is standing, and `sent` is the bytes that all paths have sent.
     fn update(&mut self, now: Time, rate: Rate, stands: bool, sent: u64) {
         self.standing_since = stands.then(|| self.standing_since.unwrap_or(now));
         let is_standing = self.standing_since.is_some_and(|since| now.since(since) >= STANDING);
@@ -72,8 +73,8 @@ impl Native {
         self.overflow.update(now, self.rate_of(available), stands, sent);
     }
 
-    /// Returns the candidates without overflow paths, unless the others have no room for the next packet and the queue
-    /// stands. A rule may bind packets to an overflow path.
+    /// Returns the candidates without overflow paths. Returns all of them if the available paths have no room for the
+    /// next packet and the queue is standing, and for a packet that a rule binds to a path.
     pub(super) fn without_overflow(&self, common: &Common, next: &NextPacket, candidates: PathSet) -> PathSet {
         if self.overflow.window.is_none() {
             return candidates;
@@ -124,8 +125,8 @@ mod tests {
         Time::after(MS * ms)
     }
 
-    /// Returns the times at which overflow paths may carry data. In each millisecond the queue stands or not, and bytes
-    /// are sent.
+    /// Returns the milliseconds in which overflow paths may carry data. The functions return, for each millisecond,
+    /// whether the queue is standing and the bytes that are sent.
     fn used(length: u32, stands: impl Fn(u32) -> bool, sent_per_ms: impl Fn(u32) -> u64) -> Vec<u32> {
         let (mut overflow, mut sent, mut used) = (Overflow::default(), 0, Vec::new());
         for ms in 0..length {
