@@ -116,7 +116,7 @@ pub static ALL: [Competitor; 5] = [
 
 /// A running tunnel; its processes end with their namespaces, or when this is dropped.
 pub struct CompetitorTunnel {
-    ends: Vec<ChildProcess>,
+    ends: [ChildProcess; 2],
     topology: [String; 2],
     folder: Folder,
 }
@@ -140,7 +140,7 @@ impl Competitor {
             command.spawn().context(self.name).map(ChildProcess)
         };
         let names = [topology.a.name().to_owned(), topology.b.name().to_owned()];
-        let ends = vec![start(Host::A)?, start(Host::B)?];
+        let ends = [start(Host::A)?, start(Host::B)?];
         let mut tunnel = CompetitorTunnel { ends, topology: names, folder };
         tunnel.wait_for_answer(topology, self.name)?;
         Ok(tunnel)
@@ -169,8 +169,15 @@ impl CompetitorTunnel {
 
     /// Returns the shells that started the tunnel and their child processes.
     pub fn processes(&self) -> Vec<u32> {
-        let shells = self.ends.iter().map(|end| end.0.id());
-        shells.flat_map(|shell| children(shell).into_iter().chain([shell])).collect()
+        self.ends().concat()
+    }
+
+    /// Returns the same for each host.
+    pub fn ends(&self) -> [Vec<u32>; 2] {
+        std::array::from_fn(|end| {
+            let shell = self.ends[end].0.id();
+            children(shell).into_iter().chain([shell]).collect()
+        })
     }
 }
 

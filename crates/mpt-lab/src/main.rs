@@ -2,6 +2,7 @@
 
 mod ablation;
 mod command;
+mod cost;
 mod population;
 mod progress_bar;
 
@@ -119,6 +120,8 @@ enum Command {
         #[arg(long, default_value_t = 4)]
         seconds: u64,
     },
+    /// Measures processor time, wake-ups and system calls of a tunnel under one TCP flow, for each end.
+    Cost(cost::CostArgs),
     /// Injects faults into a tunnel that carries TCP, UDP and ICMP, and checks that it recovers.
     Chaos {
         /// Seconds until the last fault.
@@ -173,6 +176,7 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
             let mut print = |row: &flood::FloodResult| println!("{row}");
             flood::run(&path, Duration::from_secs(seconds), &mut print).map_err(Into::into)
         }
+        Command::Cost(args) => cost::run(&args),
         Command::Chaos { seconds, seed } => chaos(Duration::from_secs(seconds), Seed(seed)),
         Command::Selftest => selftest(),
         Command::Clean => {

@@ -152,19 +152,29 @@ pub struct Tunnel {
 impl Tunnel {
     /// Starts both daemons and waits until the tunnel answers.
     pub fn up(topology: &Topology, layout: &Layout<'_>) -> Result<Self> {
-        Self::start(topology, layout.inner, |host, keys| layout.config(host, keys))
+        Self::up_with(topology, layout, None)
+    }
+
+    /// Does the same with another program than that beside this one.
+    pub fn up_with(topology: &Topology, layout: &Layout<'_>, other: Option<&Path>) -> Result<Self> {
+        Self::start(topology, layout.inner, other, |host, keys| layout.config(host, keys))
     }
 
     /// Does the same in native mode with host B as responder without configured paths.
     pub fn up_with_responder(topology: &Topology, layout: &Layout<'_>) -> Result<Self> {
-        Self::start(topology, layout.inner, |host, keys| match host {
+        Self::start(topology, layout.inner, None, |host, keys| match host {
             Host::A => layout.config(host, keys),
             Host::B => layout.responder_config(host, keys),
         })
     }
 
-    fn start(topology: &Topology, family: Family, config: impl Fn(Host, &Keys) -> String) -> Result<Self> {
-        let program = program().ok_or(LabError::NoTunnel)?;
+    fn start(
+        topology: &Topology,
+        family: Family,
+        other: Option<&Path>,
+        config: impl Fn(Host, &Keys) -> String,
+    ) -> Result<Self> {
+        let program = other.map(Path::to_owned).or_else(program).ok_or(LabError::NoTunnel)?;
         let folder = Folder::create(topology.a.name())?;
         let (a, b) = key_pairs(&program)?;
         let daemon = |host, keys| start(&program, &folder.0, topology.host(host), host, &config(host, keys));

@@ -11,6 +11,7 @@
 pub mod ablation;
 pub mod ceiling;
 pub mod contender;
+pub mod cost;
 pub mod matrix;
 mod measure;
 mod outage;

@@ -1,0 +1,62 @@
+//! `mpt-lab cost`.
+
+use clap::Args;
+use mpt_lab::{
+    experiment::cost::{Cost, Subject, head},
+    tunnel::Mode,
+};
+use mpt_sim::link::PathSpec;
+use std::{error::Error, fs, path::PathBuf, time::Duration};
+
+/// Cost of a tunnel.
+#[derive(Args)]
+pub(crate) struct CostArgs {
+    /// One path each; "" is a link without limits.
+    #[arg(default_value = "rate=100mbit,delay=5ms,queue=100ms")]
+    paths: Vec<PathSpec>,
+    /// Modes of MPT: native, plain, or both.
+    #[arg(long, value_delimiter = ',', default_value = "native", value_parser = ["native", "plain"])]
+    mode: Vec<String>,
+    /// Programs to compare with: other builds of `mpt`, such as that of an earlier commit.
+    #[arg(long, value_name = "FILE", value_delimiter = ',')]
+    program: Vec<PathBuf>,
+    /// Other tunnels, such as wireguard-go or openvpn.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = Subject::other)]
+    against: Vec<Subject>,
+    /// Number of rounds, in each of which every tunnel is measured once.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Seconds of each measurement.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: u64,
+    /// Runs everything on one processor: applications, tunnels and links.
+    #[arg(long)]
+    one_cpu: bool,
+}
+
+/// Measures and prints the table.
+pub(crate) fn run(args: &CostArgs) -> Result<(), Box<dyn Error>> {
+    if args.one_cpu {
+        let mut first = nix::sched::CpuSet::new();
+        first.set(0)?;
+        nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &first)?;
+    }
+    let cost = Cost { paths: args.paths.clone(), time: Duration::from_secs(args.seconds), rounds: args.rounds };
+    let mut subjects = Vec::new();
+    for mode in &args.mode {
+        let kind = if mode == "plain" { Mode::Plain } else { Mode::Native };
+        subjects.push(Subject::Mpt(format!("mpt {mode}"), None, kind));
+        for program in &args.program {
+            // The daemon starts in another folder.
+            let found = fs::canonicalize(program).map_err(|error| format!("{}: {error}", program.display()))?;
+            subjects.push(Subject::Mpt(format!("{} {mode}", program.display()), Some(found), kind));
+        }
+    }
+    subjects.extend(args.against.iter().cloned());
+    let rows = cost.run(&subjects, &mut |line| eprintln!("{line}"))?;
+    args.paths.iter().enumerate().for_each(|(number, path)| println!("path {}: {path}", number + 1));
+    println!("{} rounds of {} s; calls and wakeups per 1,400 bytes of goodput", args.rounds, args.seconds);
+    print!("{}", head());
+    rows.iter().for_each(|row| print!("{row}"));
+    Ok(())
+}

@@ -1,0 +1,219 @@
+//! Processor time, wake-ups and system calls of a tunnel under one TCP flow, for each end.
+//!
+//! Tunnels run by turns, and the table has medians over the rounds, so that a change of the machine's load affects all
+//! of them. Processor seconds are those of the tunnel's processes, not of the applications and the links.
+
+mod counters;
+
+use super::statistics::quantile;
+use crate::{
+    competitors::{self, Competitor},
+    error::{LabError, Result},
+    topology::{Family, Host, Topology},
+    traffic::iperf::Iperf,
+    tunnel::{Layout, Mode, Tunnel, inner_address},
+};
+use counters::Counters;
+use mpt_sim::{link::PathSpec, seed::Seed};
+use std::{fmt, net::IpAddr, path::PathBuf, time::Duration};
+
+/// Parameters of the measurement.
+#[derive(Clone, Debug)]
+pub struct Cost {
+    /// The links between the hosts.
+    pub paths: Vec<PathSpec>,
+    /// Duration of the flow.
+    pub time: Duration,
+    /// Number of measurements of each tunnel.
+    pub rounds: u32,
+}
+
+/// A tunnel to measure.
+#[derive(Clone, Debug)]
+pub enum Subject {
+    /// MPT: its name in the table, the program, or that beside this one, and the mode.
+    Mpt(String, Option<PathBuf>, Mode),
+    /// Another tunnel.
+    Other(&'static Competitor),
+}
+
+/// The cost of one end: medians over the rounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct EndCost {
+    /// Seconds in user space per GB of goodput.
+    pub user: f64,
+    /// Seconds in the kernel per GB.
+    pub system: f64,
+    /// Voluntary context switches per packet.
+    pub wakeups: f64,
+    /// System calls per packet, for each kind of [`CALLS`]. Absent without `perf`.
+    pub calls: Option<[f64; CALLS.len()]>,
+}
+
+/// The cost of a tunnel.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The tunnel.
+    pub name: String,
+    /// Goodput of the flow in Mbit/s: median, minimum, maximum.
+    pub goodput: [f64; 3],
+    /// The sending and the receiving end.
+    pub ends: [EndCost; 2],
+    /// Processor seconds of both ends per GB: median, minimum, maximum.
+    pub total: [f64; 3],
+}
+
+/// Kinds of system calls, and the calls that belong to them. The last kind has all others.
+pub const CALLS: [(&str, &[&str]); 6] = [
+    ("wait", &["epoll_wait", "epoll_pwait", "epoll_pwait2", "poll", "ppoll", "select", "pselect6", "clock_nanosleep"]),
+    ("recv", &["recvmmsg", "recvmsg", "recvfrom"]),
+    ("send", &["sendmmsg", "sendmsg", "sendto"]),
+    ("read", &["read", "readv"]),
+    ("write", &["write", "writev"]),
+    ("other", &[]),
+];
+
+/// One round.
+struct Sample {
+    goodput: f64,
+    ends: [EndCost; 2],
+}
+
+impl Sample {
+    fn total(&self) -> f64 {
+        self.ends.iter().map(|end| end.user + end.system).sum()
+    }
+}
+
+impl Subject {
+    /// Returns the other tunnel of this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn other(name: &str) -> std::result::Result<Self, String> {
+        let found = competitors::ALL.iter().find(|competitor| competitor.name == name);
+        let names = || competitors::ALL.iter().map(|competitor| competitor.name).collect::<Vec<_>>().join(", ");
+        found.map(Self::Other).ok_or_else(|| format!("unknown tunnel '{name}'; hint: {}", names()))
+    }
+
+    fn name(&self) -> &str {
+        match self {
+            Self::Mpt(name, ..) => name,
+            Self::Other(competitor) => competitor.name,
+        }
+    }
+
+    /// Starts the tunnel and measures it once.
+    fn measure(&self, cost: &Cost, topology: &Topology) -> Result<Sample> {
+        match self {
+            Self::Mpt(_, program, mode) => {
+                let layout = Layout { mode: *mode, ..Layout::native(&cost.paths) };
+                let tunnel = Tunnel::up_with(topology, &layout, program.as_deref())?;
+                let [a, b] = tunnel.processes()[..] else { unreachable!("a tunnel has two ends") };
+                cost.sample(topology, inner_address(Host::B, Family::V4), &[vec![a], vec![b]])
+            }
+            Self::Other(competitor) => {
+                let tunnel = competitor.up(topology, &cost.paths)?;
+                cost.sample(topology, competitors::inner_address(Host::B), &tunnel.ends())
+            }
+        }
+    }
+}
+
+impl Cost {
+    /// Measures all subjects by turns. A subject that fails is reported and left out.
+    ///
+    /// # Errors
+    /// No network namespaces, or links that cannot be built.
+    pub fn run(&self, subjects: &[Subject], report: &mut dyn FnMut(String)) -> Result<Vec<Row>> {
+        let mut samples: Vec<Vec<Sample>> = subjects.iter().map(|_| Vec::new()).collect();
+        let mut failed = vec![false; subjects.len()];
+        for round in 0..self.rounds {
+            for (number, subject) in
+                subjects.iter().enumerate().filter(|(number, _)| !failed[*number]).collect::<Vec<_>>()
+            {
+                let topology = Topology::build(&Topology::unique_name(), &self.paths, Seed(1 + u64::from(round)))?;
+                match subject.measure(self, &topology) {
+                    Ok(sample) => samples[number].push(sample),
+                    Err(error) => {
+                        report(format!("absent: {}: {error}", subject.name()));
+                        failed[number] = true;
+                    }
+                }
+            }
+        }
+        let measured = subjects.iter().zip(&samples).filter(|(_, samples)| !samples.is_empty());
+        Ok(measured.map(|(subject, samples)| Row::new(subject.name(), samples)).collect())
+    }
+
+    /// Measures a tunnel that is up. The first second is not counted: it has the start of the flow.
+    fn sample(&self, topology: &Topology, to: IpAddr, ends: &[Vec<u32>; 2]) -> Result<Sample> {
+        let warm_up = Iperf::tcp(to, WARM_UP);
+        warm_up.run(&topology.a, &topology.b, &mut |_| {})?;
+        let before = Counters::start(ends);
+        let measured = Iperf::tcp(to, self.time).run(&topology.a, &topology.b, &mut |_| {})?;
+        let bytes = measured.goodput * 1e6 / 8.0 * self.time.as_secs_f64();
+        if bytes <= 0.0 {
+            return Err(LabError::Failed { command: "iperf3".into(), message: "nothing arrived".into() });
+        }
+        Ok(Sample { goodput: measured.goodput, ends: before.finish(bytes) })
+    }
+}
+
+/// Length of the flow before the measurement.
+const WARM_UP: Duration = Duration::from_secs(1);
+
+impl Row {
+    fn new(name: &str, samples: &[Sample]) -> Self {
+        let range = |values: Vec<f64>| [0.5, 0.0, 1.0].map(|q| quantile(&values, q));
+        let of = |f: &dyn Fn(&Sample) -> f64| samples.iter().map(f).collect::<Vec<_>>();
+        let end = |end: usize| EndCost {
+            user: quantile(&of(&|sample| sample.ends[end].user), 0.5),
+            system: quantile(&of(&|sample| sample.ends[end].system), 0.5),
+            wakeups: quantile(&of(&|sample| sample.ends[end].wakeups), 0.5),
+            calls: samples.iter().all(|sample| sample.ends[end].calls.is_some()).then(|| {
+                let call = |kind: usize| quantile(&of(&|s| s.ends[end].calls.unwrap_or_default()[kind]), 0.5);
+                std::array::from_fn(call)
+            }),
+        };
+        Self {
+            name: name.to_owned(),
+            goodput: range(of(&|sample| sample.goodput)),
+            ends: [end(0), end(1)],
+            total: range(of(&Sample::total)),
+        }
+    }
+}
+
+/// Writes the table's head.
+pub fn head() -> String {
+    let calls: String = CALLS.iter().map(|(name, _)| format!(" {name:>6}")).collect();
+    format!(
+        "{:<22} {:>22} {:>20}  {:<8} {:>6} {:>6} {:>7} {:>6}{calls}\n",
+        "tunnel", "Mbit/s (range)", "CPU s/GB (range)", "end", "user", "system", "wakeups", "calls"
+    )
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [goodput, least, most] = self.goodput.map(|mbit| format!("{mbit:.0}"));
+        let [total, low, high] = self.total;
+        let goodput = format!("{goodput} ({least}-{most})");
+        let total = format!("{total:.2} ({low:.2}-{high:.2})");
+        for (end, name) in self.ends.iter().zip(["sender", "receiver"]) {
+            let first = name == "sender";
+            let shown = |text: &str| if first { text.to_owned() } else { String::new() };
+            write!(f, "{:<22} {:>22} {:>20}  {name:<8}", shown(&self.name), shown(&goodput), shown(&total))?;
+            write!(f, " {:>6.2} {:>6.2} {:>7.2}", end.user, end.system, end.wakeups)?;
+            match end.calls {
+                Some(calls) => {
+                    write!(f, " {:>6.2}", calls.iter().sum::<f64>())?;
+                    calls.iter().try_for_each(|calls| write!(f, " {calls:>6.2}"))?;
+                }
+                None => write!(f, " {:>6}", "-")?,
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
