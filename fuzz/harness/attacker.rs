@@ -83,7 +83,7 @@ impl Attacker {
 
     /// Returns the metadata of its datagrams.
     pub fn meta(&self, len: usize) -> RecvMeta {
-        RecvMeta { link: LinkId(0), from: self.address, tos: 0, segment: len }
+        RecvMeta { link: LinkId(0), from: self.address, tos: 0, segment: len, arrived_at: None }
     }
 
     /// Establishes a session with an endpoint.

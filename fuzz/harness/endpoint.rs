@@ -98,7 +98,7 @@ impl Harness {
         let expects_reply = is_probe_request(bytes) && path < PATHS;
         // A probe may report that a path is up again, which releases queued packets.
         let waiting = self.endpoint.peers()[0].ledger().queued > 0;
-        let received = RecvMeta { link: LinkId(path), from: remote(path), tos, segment: bytes.len() };
+        let received = RecvMeta { link: LinkId(path), from: remote(path), tos, segment: bytes.len(), arrived_at: None };
         self.endpoint.handle_datagrams(self.now, &received, bytes);
         let sent = self.drain();
         assert!(self.probes || waiting || sent == usize::from(expects_reply), "{sent} datagrams in reply");
@@ -106,7 +106,7 @@ impl Harness {
 
     fn batch_of_datagrams(&mut self, path: u8, script: &mut Script<'_>) {
         let segment = script.byte().unwrap_or(0).into();
-        let received = RecvMeta { link: LinkId(path), from: remote(path), tos: 0, segment };
+        let received = RecvMeta { link: LinkId(path), from: remote(path), tos: 0, segment, arrived_at: None };
         self.endpoint.handle_datagrams(self.now, &received, &mut script.bytes().to_vec());
     }
 

@@ -308,7 +308,13 @@ impl Harness {
             let mut quiet = true;
             while let Some(batch) = self.honest.poll_transmit(self.now) {
                 quiet = false;
-                let meta = RecvMeta { link: LinkId(0), from: honest_address(), tos: batch.tos, segment: batch.segment };
+                let meta = RecvMeta {
+                    link: LinkId(0),
+                    from: honest_address(),
+                    tos: batch.tos,
+                    segment: batch.segment,
+                    arrived_at: None,
+                };
                 let mut bytes = batch.bytes().to_vec();
                 self.honest.recycle_transmit(batch);
                 self.serve(|server, now| server.handle_datagrams(now, &meta, &mut bytes));
@@ -316,8 +322,13 @@ impl Harness {
             while let Some(batch) = self.serve(|server, now| server.poll_transmit(now)) {
                 quiet = false;
                 if batch.to == honest_address() {
-                    let meta =
-                        RecvMeta { link: LinkId(0), from: server_address(), tos: batch.tos, segment: batch.segment };
+                    let meta = RecvMeta {
+                        link: LinkId(0),
+                        from: server_address(),
+                        tos: batch.tos,
+                        segment: batch.segment,
+                        arrived_at: None,
+                    };
                     self.honest.handle_datagrams(self.now, &meta, &mut batch.bytes().to_vec());
                 } else {
                     batch.bytes().chunks(batch.segment).for_each(|datagram| self.hear(&mut datagram.to_vec()));

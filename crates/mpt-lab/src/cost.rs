@@ -29,6 +29,12 @@ pub(crate) struct CostArgs {
     /// Seconds of each measurement.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
+    /// Limits each end to this share of a processor, in percent: a slow machine.
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=99))]
+    cpu: Option<u32>,
+    /// Runs a call beside the flow (G.711, without a mark), and prints its one-way delay.
+    #[arg(long)]
+    call: bool,
     /// Runs everything on one processor: applications, tunnels and links.
     #[arg(long)]
     one_cpu: bool,
@@ -41,7 +47,9 @@ pub(crate) fn run(args: &CostArgs) -> Result<(), Box<dyn Error>> {
         first.set(0)?;
         nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &first)?;
     }
-    let cost = Cost { paths: args.paths.clone(), time: Duration::from_secs(args.seconds), rounds: args.rounds };
+    let time = Duration::from_secs(args.seconds);
+    let (rounds, cpu, call) = (args.rounds, args.cpu, args.call);
+    let cost = Cost { paths: args.paths.clone(), time, rounds, cpu, call };
     let mut subjects = Vec::new();
     for mode in &args.mode {
         let kind = if mode == "plain" { Mode::Plain } else { Mode::Native };

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! loop {
-//!     reactor.wait(next_deadline, &mut ready)?;      // the only place where the program sleeps
+//!     reactor.wait(next_deadline, &mut ready)?;      // the program sleeps here and in `pause` alone
 //!     let now = reactor.now();                       // the only place where it reads the clock
 //!     for event in &ready { .. }
 //! }
@@ -32,6 +32,7 @@ pub struct Reactor {
     clock: Clock,
     /// The kernel has `epoll_pwait2`.
     has_pwait2: bool,
+    waited: Duration,
 }
 
 /// Identifies a registered descriptor.
@@ -66,7 +67,7 @@ impl Reactor {
     /// Makes an empty reactor whose time counts from the start of `clock`.
     pub fn new(clock: Clock) -> Result<Self, Error> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|errno| Error::new("create epoll", errno))?;
-        Ok(Self { epoll, clock, has_pwait2: true })
+        Ok(Self { epoll, clock, has_pwait2: true, waited: Duration::ZERO })
     }
 
     /// Reports `fd` as `token` from the next wait on. The registration ends when `fd` is closed.
@@ -89,15 +90,38 @@ impl Reactor {
     /// Waits until a descriptor is ready or `until`, and stores the ready descriptors in `ready`, which is empty after
     /// the deadline or an interruption. Waits without limit if there is no deadline, not at all if it has passed.
     pub fn wait(&mut self, until: Option<Time>, ready: &mut Vec<Ready>) -> Result<(), Error> {
-        let timeout = until.map(|until| until.since(self.clock.now()));
+        let begin = self.clock.now();
+        let timeout = until.map(|until| until.since(begin));
         let mut events = [EpollEvent::empty(); MAX_EVENTS];
         ready.clear();
-        match self.wait_for(&mut events, timeout) {
+        let result = self.wait_for(&mut events, timeout);
+        self.waited += self.clock.now().since(begin);
+        match result {
             Ok(count) => ready.extend(events[..count].iter().map(Ready::from)),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(Error::new("wait for events", error)),
         }
         Ok(())
+    }
+
+    /// Waits until `until`, whatever is ready. The timer slack of the thread makes it up to 50 us late.
+    pub fn pause(&mut self, until: Time) {
+        let begin = self.clock.now();
+        let left = until.since(begin);
+        if !left.is_zero() {
+            std::thread::sleep(left);
+            self.waited += self.clock.now().since(begin);
+        }
+    }
+
+    /// Returns the total time in [`Self::wait`] and [`Self::pause`].
+    pub fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// Returns its clock.
+    pub fn clock(&self) -> Clock {
+        self.clock
     }
 
     /// Returns the time since the start of the clock.

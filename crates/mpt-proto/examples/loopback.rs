@@ -72,7 +72,7 @@ struct Batch {
 /// Takes the next batch from an endpoint, and gives its buffer back, as a program does after the system call.
 fn poll_transmit(endpoint: &mut Endpoint, now: Time, from: SocketAddr) -> Option<Batch> {
     let sent = endpoint.poll_transmit(now)?;
-    let meta = RecvMeta { link: LINK, from, tos: sent.tos, segment: sent.segment };
+    let meta = RecvMeta { link: LINK, from, tos: sent.tos, segment: sent.segment, arrived_at: None };
     let batch = Batch { meta, bytes: sent.bytes().to_vec() };
     endpoint.recycle_transmit(sent);
     Some(batch)

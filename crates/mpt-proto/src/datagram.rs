@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::id::LinkId;
+use crate::time::Time;
 
 /// A socket of ours, and an address of the other end. A host may reach one address over several sockets.
 pub type RemoteAddress = (LinkId, SocketAddr);
@@ -18,4 +19,14 @@ pub struct RecvMeta {
     pub tos: u8,
     /// Bytes in each datagram but the last.
     pub segment: usize,
+    /// The time at which they arrived, if the socket reports it: RTT and delay do not contain for how long they waited
+    /// to be read. Otherwise they arrived now.
+    pub arrived_at: Option<Time>,
+}
+
+impl RecvMeta {
+    /// Returns the time of arrival, which is not after `now`.
+    pub(crate) fn arrived(&self, now: Time) -> Time {
+        self.arrived_at.map_or(now, |at| at.min(now))
+    }
 }

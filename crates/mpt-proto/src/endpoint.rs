@@ -22,6 +22,7 @@ use crate::config::Config;
 pub use crate::datagram::RecvMeta;
 use crate::drops::{Dropped, Drops};
 use crate::id::{LinkId, PathId};
+use crate::moderation::Moderation;
 use crate::packet::ip::{Ip, UDP};
 use crate::packet::{Coalescer, Offload, SuperPacket, TunWrite, clamp_mss};
 use crate::peer::{PathEvent, Peer, Turn};
@@ -46,6 +47,7 @@ pub struct Endpoint {
     tx: TxQueue,
     tun: Coalescer,
     ready: ReadyQueue,
+    moderation: Moderation,
     /// Peers whose queue is full.
     crowded: BTreeSet<usize>,
     /// Links whose socket is full.
@@ -91,6 +93,7 @@ impl Endpoint {
             tx: TxQueue::default(),
             tun: Coalescer::new(config.merge),
             ready: ReadyQueue::default(),
+            moderation: Moderation::default(),
             crowded: BTreeSet::new(),
             blocked: BTreeSet::new(),
             eventful: Vec::new(),
@@ -239,11 +242,20 @@ impl Endpoint {
             let Some(index) = self.ready.pop_dirty() else { break };
             let Self { peers, tx, tun, spare, sessions, blocked, .. } = self;
             peers[index].flush(&mut Turn { now, tx, tun, spare, sessions: sessions.as_mut() }, blocked);
+            if let Some(interval) = self.peers[index].wake_interval(now) {
+                self.moderation.on_flush(interval);
+            }
             self.ready.set_deadline(index, self.peers[index].next_deadline());
             self.note(index);
         }
         self.spare.truncate(SPARE_BUFFERS);
         None
+    }
+
+    /// Ends a turn of the event loop, after the last [`Self::poll_transmit`]. Returns the time until which the caller
+    /// may leave all input waiting and process it together; deadlines before it may be late.
+    pub fn end_turn(&mut self, now: Time) -> Option<Time> {
+        self.moderation.end_turn(now)
     }
 
     /// Takes back the buffer of a batch that was sent.

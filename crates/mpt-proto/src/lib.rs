@@ -134,6 +134,7 @@ pub mod header_compression;
 mod id;
 mod inner;
 pub mod legacy;
+mod moderation;
 pub mod packet;
 pub mod path;
 pub mod path_manager;

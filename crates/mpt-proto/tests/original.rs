@@ -69,7 +69,8 @@ fn sent(endpoint: &mut Endpoint, now: Time) -> Vec<(u8, Vec<u8>)> {
 }
 
 fn receive(endpoint: &mut Endpoint, now: Time, path: u8, datagram: &[u8]) {
-    let received = RecvMeta { link: LinkId(path), from: remote(path), tos: 0, segment: datagram.len() };
+    let received =
+        RecvMeta { link: LinkId(path), from: remote(path), tos: 0, segment: datagram.len(), arrived_at: None };
     endpoint.handle_datagrams(now, &received, &mut datagram.to_vec());
 }
 

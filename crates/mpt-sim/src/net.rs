@@ -50,6 +50,10 @@ struct End {
     tun: VecDeque<Vec<u8>>,
     tun_overflow: u64,
     buffer: Vec<u8>,
+    /// The endpoint takes no input until then.
+    pause: Option<Time>,
+    /// Frames that came meanwhile: the receive buffers of the sockets.
+    arrived: VecDeque<(Time, Frame)>,
 }
 
 /// A datagram on a link.
@@ -73,6 +77,13 @@ pub fn address(end: usize, path: usize) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(net[0], net[1], net[2], path as u8 + 1)), PORT)
 }
 
+impl End {
+    /// Returns true if packets or frames wait for the endpoint.
+    fn has_input(&self) -> bool {
+        !self.arrived.is_empty() || !self.tun.is_empty() && self.endpoint.has_room()
+    }
+}
+
 impl Network {
     /// Connects two endpoints. Path `i` of both configurations uses link `i` and leads to [`address`]`(other end, i)`.
     pub fn new(seed: Seed, configs: [&Config; 2], paths: &[PathSpec], hosts: [Box<dyn Host>; 2]) -> Self {
@@ -87,8 +98,15 @@ impl Network {
         };
         let [near, far] = hosts;
         let [near_end, far_end] = endpoints;
-        let end =
-            |endpoint, host| End { endpoint, host, tun: VecDeque::new(), tun_overflow: 0, buffer: vec![0; 65_536] };
+        let end = |endpoint, host| End {
+            endpoint,
+            host,
+            tun: VecDeque::new(),
+            tun_overflow: 0,
+            buffer: vec![0; 65_536],
+            pause: None,
+            arrived: VecDeque::new(),
+        };
         Self {
             now: Time::START,
             ends: [end(near_end, near), end(far_end, far)],
@@ -197,7 +215,13 @@ impl Network {
         let frame = self.events.peek().map(|Reverse((at, _, _))| *at);
         // A host is not polled while its TUN device is full.
         let host = |end: &End| end.host.next_deadline().filter(|_| end.tun.len() < end.host.tun_limit());
-        let wakes = self.ends.iter().flat_map(|end| [end.endpoint.next_deadline().map(|(at, _)| at), host(end)]);
+        let endpoint = |end: &End| match end.pause {
+            // A deadline in between is late, as in a process that sleeps.
+            Some(pause) if end.has_input() => Some(pause),
+            Some(pause) => end.endpoint.next_deadline().map(|(at, _)| at.max(pause)),
+            None => end.endpoint.next_deadline().map(|(at, _)| at),
+        };
+        let wakes = self.ends.iter().flat_map(|end| [endpoint(end), host(end)]);
         wakes.chain([frame]).flatten().min()
     }
 
@@ -205,7 +229,10 @@ impl Network {
     fn step(&mut self) {
         while self.events.peek().is_some_and(|Reverse((at, _, _))| *at <= self.now) {
             let Some(Reverse((_, _, frame))) = self.events.pop() else { return };
-            self.arrive(frame);
+            match self.is_pausing(frame.to) {
+                true => self.ends[frame.to].arrived.push_back((self.now, frame)),
+                false => self.arrive(frame),
+            }
         }
         for end in 0..2 {
             self.wake(end);
@@ -213,17 +240,39 @@ impl Network {
     }
 
     fn arrive(&mut self, frame: Frame) {
-        let Frame { to, path, tos, mut bytes } = frame;
-        self.journal.record((self.now, to, path, &bytes));
-        let received = RecvMeta { link: LinkId(path as u8), from: address(1 - to, path), tos, segment: bytes.len() };
-        self.ends[to].endpoint.handle_datagrams(self.now, &received, &mut bytes);
+        let to = frame.to;
+        self.receive(self.now, frame);
         self.pump(to);
     }
 
+    /// Passes a frame that arrived at `at` to its endpoint.
+    fn receive(&mut self, at: Time, frame: Frame) {
+        let Frame { to, path, tos, mut bytes } = frame;
+        self.journal.record((self.now, to, path, &bytes));
+        let (link, from) = (LinkId(path as u8), address(1 - to, path));
+        let received = RecvMeta { link, from, tos, segment: bytes.len(), arrived_at: Some(at) };
+        self.ends[to].endpoint.handle_datagrams(self.now, &received, &mut bytes);
+    }
+
+    /// Returns true while an endpoint takes no input.
+    fn is_pausing(&self, end: usize) -> bool {
+        self.ends[end].pause.is_some_and(|pause| pause > self.now)
+    }
+
     fn wake(&mut self, end: usize) {
+        if self.is_pausing(end) {
+            self.host_to_tun(end);
+            return;
+        }
+        let mut has_input = false;
+        while let Some((at, frame)) = self.ends[end].arrived.pop_front() {
+            self.receive(at, frame);
+            has_input = true;
+        }
         let due = self.ends[end].endpoint.next_deadline().filter(|(at, _)| *at <= self.now);
         let Some((_, why)) = due else { return self.pump(end) };
-        let before = self.checks_laws.then(|| self.activity(end));
+        // A frame may have done what the deadline was for.
+        let before = (self.checks_laws && !has_input).then(|| self.activity(end));
         self.ends[end].endpoint.handle_deadline(self.now);
         self.pump(end);
         if before.is_some_and(|before| before == self.activity(end)) {
@@ -239,7 +288,7 @@ impl Network {
         hasher.finish()
     }
 
-    /// Moves packets between host, endpoint and links until there is nothing to move.
+    /// Moves packets between host, endpoint and links until there is nothing to move, and ends the endpoint's turn.
     fn pump(&mut self, end: usize) {
         loop {
             let moved = self.host_to_tun(end)
@@ -247,9 +296,10 @@ impl Network {
                 | self.endpoint_to_links(end)
                 | self.endpoint_to_host(end);
             if !moved {
-                return;
+                break;
             }
         }
+        self.ends[end].pause = self.ends[end].endpoint.end_turn(self.now);
     }
 
     fn host_to_tun(&mut self, end: usize) -> bool {

@@ -91,7 +91,7 @@ fn a_flood_in_the_name_of_the_client_ends_no_tunnel() {
     for turn in 1..600 * 20 {
         for number in 0..250 {
             let (link, from) = (LinkId(number % 2), address(0, usize::from(number % 2)));
-            let received = RecvMeta { link, from, tos: 0, segment: forged.len() };
+            let received = RecvMeta { link, from, tos: 0, segment: forged.len(), arrived_at: None };
             wire.deliver_from(1, &received, &mut forged.clone());
         }
         wire.run(SECOND * 5 + SECOND / 20 * turn);

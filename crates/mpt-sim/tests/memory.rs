@@ -59,7 +59,13 @@ impl Star {
     fn exchange(&mut self, client: usize) {
         while let Some(batch) = self.clients[client].poll_transmit(self.now) {
             let mut bytes = batch.bytes().to_vec();
-            let received = RecvMeta { link: LinkId(0), from: client_address(client), tos: 0, segment: batch.segment };
+            let received = RecvMeta {
+                link: LinkId(0),
+                from: client_address(client),
+                tos: 0,
+                segment: batch.segment,
+                arrived_at: None,
+            };
             self.clients[client].recycle_transmit(batch);
             self.serve(|server, now| server.handle_datagrams(now, &received, &mut bytes));
             self.answer();
@@ -71,7 +77,7 @@ impl Star {
             let SocketAddr::V4(to) = batch.to else { panic!("IPv4") };
             let [_, _, high, low] = to.ip().octets();
             let from = mpt_sim::net::address(1, 0);
-            let received = RecvMeta { link: LinkId(0), from, tos: 0, segment: batch.segment };
+            let received = RecvMeta { link: LinkId(0), from, tos: 0, segment: batch.segment, arrived_at: None };
             let client = usize::from(high) << 8 | usize::from(low);
             self.clients[client].handle_datagrams(self.now, &received, &mut batch.bytes().to_vec());
             self.serve(|server, _| server.recycle_transmit(batch));

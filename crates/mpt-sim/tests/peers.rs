@@ -57,7 +57,13 @@ impl Star {
                     if self.unreachable == Some(client) {
                         continue;
                     }
-                    let received = RecvMeta { link: LinkId(0), from: at(client), tos: 0, segment: batch.segment };
+                    let received = RecvMeta {
+                        link: LinkId(0),
+                        from: at(client),
+                        tos: 0,
+                        segment: batch.segment,
+                        arrived_at: None,
+                    };
                     self.server.handle_datagrams(self.now, &received, &mut batch.bytes().to_vec());
                 }
             }
@@ -66,7 +72,8 @@ impl Star {
                 if self.unreachable == Some(client) {
                     continue;
                 }
-                let received = RecvMeta { link: LinkId(0), from: address(1, 0), tos: 0, segment: batch.segment };
+                let received =
+                    RecvMeta { link: LinkId(0), from: address(1, 0), tos: 0, segment: batch.segment, arrived_at: None };
                 self.clients[client].handle_datagrams(self.now, &received, &mut batch.bytes().to_vec());
             }
         }

@@ -180,7 +180,7 @@ fn a_flood_and_forged_cookies_on_every_path_neither_end_nor_delay_a_rekey() {
     for turn in 1..655 * 20 {
         for (end, number) in (0..2).flat_map(|end| (0..50).map(move |number| (end, number))) {
             let (link, from) = (LinkId(number % 2), address(1 - end, usize::from(number % 2)));
-            let received = RecvMeta { link, from, tos: 0, segment: forged[end].len() };
+            let received = RecvMeta { link, from, tos: 0, segment: forged[end].len(), arrived_at: None };
             wire.deliver_from(end, &received, &mut forged[end].clone());
         }
         wire.run(SECOND * 5 + SECOND / 20 * turn);

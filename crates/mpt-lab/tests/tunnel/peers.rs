@@ -318,7 +318,7 @@ impl Initiators {
             let awake = (self.start.elapsed().as_millis() as usize / 10).min(self.members.len());
             for (endpoint, socket) in &mut self.members[..awake] {
                 while let Ok((len, from)) = socket.recv_from(&mut buffer) {
-                    let received = RecvMeta { link: LinkId(0), from, tos: 0, segment: len };
+                    let received = RecvMeta { link: LinkId(0), from, tos: 0, segment: len, arrived_at: None };
                     endpoint.handle_datagrams(now, &received, &mut buffer[..len]);
                 }
                 endpoint.handle_deadline(now);

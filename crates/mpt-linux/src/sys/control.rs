@@ -1,7 +1,6 @@
 //! Control messages (`cmsg(3)`): ancillary data of a datagram.
 
 use std::mem;
-use std::ptr;
 
 use nix::libc::{self, c_int};
 
@@ -53,32 +52,22 @@ impl Control {
     }
 }
 
-/// Calls `each` with level, type and value of every control message in `message` that has a payload of a byte or an
-/// `int`.
+/// Calls `each` with level, type and payload of every control message in `message`.
 ///
 /// # Safety
 /// The control part of `message` was written by the kernel and is still alive.
-pub unsafe fn for_each(message: &libc::msghdr, mut each: impl FnMut(c_int, c_int, c_int)) {
-    // SAFETY: the kernel wrote well-formed messages (precondition), and `CMSG_NXTHDR` stays inside them. Data may be
-    // unaligned, and are read only up to their length.
+pub unsafe fn for_each(message: &libc::msghdr, mut each: impl FnMut(c_int, c_int, &[u8])) {
+    // SAFETY: the kernel wrote well-formed messages (precondition), and `CMSG_NXTHDR` stays inside them. The payload
+    // ends with the message.
     unsafe {
         let mut at = libc::CMSG_FIRSTHDR(message);
         while let Some(header) = at.as_ref() {
-            let data = libc::CMSG_DATA(at);
-            let value = if header.cmsg_len == libc::CMSG_LEN(1) as _ {
-                Some(c_int::from(ptr::read(data)))
-            } else if header.cmsg_len == libc::CMSG_LEN(4) as _ {
-                Some(ptr::read_unaligned(data.cast::<c_int>()))
-            } else {
-                None
-            };
-            if let Some(value) = value {
-                each(header.cmsg_level, header.cmsg_type, value);
-            }
+            let len = (header.cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+            each(header.cmsg_level, header.cmsg_type, std::slice::from_raw_parts(libc::CMSG_DATA(at), len));
             at = libc::CMSG_NXTHDR(message, at);
         }
     }
 }
 
-/// Two messages of an `int` each take 48 bytes on 64-bit systems; the rest is reserve for later kernels.
+/// Two messages of an `int` each and a time take 80 bytes on 64-bit systems; the rest is reserve for later kernels.
 const ROOM: usize = 96;

@@ -4,6 +4,7 @@ use std::io;
 use std::mem;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::{Duration, SystemTime};
 
 use nix::libc::{self, c_int};
 use nix::sys::socket::{SockaddrLike, SockaddrStorage};
@@ -28,12 +29,19 @@ pub struct Arrival {
     pub tos: u8,
     /// Size of the datagrams that GRO merged, if it merged any.
     pub segment: Option<usize>,
+    /// The time of day at which the kernel received it, or the first of those that GRO merged.
+    pub time: Option<SystemTime>,
 }
 
 impl Arrival {
     /// An empty message without a sender.
-    pub const NONE: Self =
-        Self { len: 0, from: SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)), tos: 0, segment: None };
+    pub const NONE: Self = Self {
+        len: 0,
+        from: SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)),
+        tos: 0,
+        segment: None,
+        time: None,
+    };
 }
 
 /// Sends `bytes` as one message: one datagram, or datagrams of `segment` bytes of which the last may be shorter.
@@ -116,15 +124,39 @@ pub fn receive<'a>(
 /// recvmmsg has filled in `message`, and its control buffer is alive.
 unsafe fn arrived(message: &libc::mmsghdr, name: &libc::sockaddr_in6) -> Arrival {
     let mut arrival = Arrival { len: message.msg_len as usize, from: socket_addr(name), ..Arrival::NONE };
-    let note = |level, kind, value: c_int| match (level, kind) {
-        (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => arrival.tos = value as u8,
-        (libc::SOL_UDP, libc::UDP_GRO) => arrival.segment = usize::try_from(value).ok(),
+    let note = |level, kind, payload: &[u8]| match (level, kind) {
+        (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+            arrival.tos = integer(payload).unwrap_or_default() as u8;
+        }
+        (libc::SOL_UDP, libc::UDP_GRO) => {
+            arrival.segment = integer(payload).and_then(|segment| usize::try_from(segment).ok());
+        }
+        (libc::SOL_SOCKET, TIMESTAMP) => arrival.time = time(payload),
         _ => {}
     };
     // SAFETY: guaranteed by the caller.
     unsafe { control::for_each(&message.msg_hdr, note) };
     arrival
 }
+
+/// Returns a payload of a byte or an `int`.
+fn integer(payload: &[u8]) -> Option<c_int> {
+    match *payload {
+        [byte] => Some(c_int::from(byte)),
+        _ => payload.try_into().ok().map(c_int::from_ne_bytes),
+    }
+}
+
+/// Returns a payload of seconds and nanoseconds since 1970, of 64 bits each.
+fn time(payload: &[u8]) -> Option<SystemTime> {
+    let (seconds, nanos) = payload.split_at_checked(8)?;
+    let [seconds, nanos] = [seconds, nanos].map(|field| field.try_into().ok().map(i64::from_ne_bytes));
+    let (seconds, nanos) = (u64::try_from(seconds?).ok()?, u32::try_from(nanos?).ok()?);
+    SystemTime::UNIX_EPOCH.checked_add(Duration::new(seconds, nanos))
+}
+
+/// `SO_TIMESTAMPNS_NEW` (Linux 5.1): messages have the time at which the kernel received them, in 64 bits.
+pub const TIMESTAMP: c_int = 64;
 
 fn socket_addr(name: &libc::sockaddr_in6) -> SocketAddr {
     if c_int::from(name.sin6_family) == libc::AF_INET6 {

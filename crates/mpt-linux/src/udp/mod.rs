@@ -21,6 +21,7 @@ mod handshake_filter;
 mod receive;
 mod send;
 
+pub use crate::sys::message::RECEIVE_BATCH;
 pub use dual_stack::DualStackSocket;
 pub use receive::{Receive, Received};
 pub use send::{Datagrams, SendStatus, Sent};
@@ -171,6 +172,8 @@ fn set_options(fd: &OwnedFd, spec: &SocketSpec) -> nix::Result<()> {
         socket::setsockopt(fd, sockopt::Ipv6RecvTClass, &true)?;
         set(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
     }
+    // Kernels before 5.1 have no such option: datagrams then arrive when they are read.
+    let _ = set(fd, libc::SOL_SOCKET, sys::message::TIMESTAMP, 1);
     // Only CAP_NET_ADMIN may exceed net.core.rmem_max; without it the kernel clamps to that.
     socket::setsockopt(fd, sockopt::RcvBufForce, &spec.receive_buffer)
         .or_else(|_| socket::setsockopt(fd, sockopt::RcvBuf, &spec.receive_buffer))

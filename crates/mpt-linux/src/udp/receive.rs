@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::time::{Duration, SystemTime};
 
 use super::Socket;
 use crate::sys::message::{self, Arrival, RECEIVE_BATCH};
@@ -13,6 +14,8 @@ pub struct Receive {
     buffers: Vec<u8>,
     arrivals: [Arrival; RECEIVE_BATCH],
     count: usize,
+    /// The time of the last call.
+    read_at: SystemTime,
 }
 
 /// One received message: datagrams of one sender and one TOS.
@@ -24,6 +27,8 @@ pub struct Received<'a> {
     pub tos: u8,
     /// Bytes of every datagram but the last, which may be shorter. At least 1, so that `chunks_mut` takes it.
     pub segment: usize,
+    /// For how long the message waited in the socket's buffer, if the kernel reports it.
+    pub waited: Option<Duration>,
     /// The datagrams, one after the other, for decryption in place. Empty for a datagram without payload.
     pub bytes: &'a mut [u8],
 }
@@ -31,7 +36,12 @@ pub struct Received<'a> {
 impl Receive {
     /// Allocates the buffers.
     pub fn new() -> Self {
-        Self { buffers: vec![0; RECEIVE_BATCH * BUFFER_LEN], arrivals: [Arrival::NONE; RECEIVE_BATCH], count: 0 }
+        Self {
+            buffers: vec![0; RECEIVE_BATCH * BUFFER_LEN],
+            arrivals: [Arrival::NONE; RECEIVE_BATCH],
+            count: 0,
+            read_at: SystemTime::UNIX_EPOCH,
+        }
     }
 
     /// Returns the messages of the last [`Socket::recv`], in order of arrival.
@@ -41,6 +51,10 @@ impl Receive {
             from: arrival.from,
             tos: arrival.tos,
             segment: arrival.segment.unwrap_or(arrival.len).max(1),
+            waited: arrival
+                .time
+                .and_then(|time| self.read_at.duration_since(time).ok())
+                .filter(|time| *time < MAX_WAIT),
             bytes: &mut buffer[..arrival.len],
         })
     }
@@ -61,7 +75,7 @@ impl Socket {
         into.count = 0;
         let buffers = into.buffers.chunks_exact_mut(BUFFER_LEN);
         match message::receive(self.as_fd(), buffers, &mut into.arrivals) {
-            Ok(count) => into.count = count,
+            Ok(count) => (into.count, into.read_at) = (count, SystemTime::now()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
@@ -69,5 +83,7 @@ impl Socket {
     }
 }
 
+/// A longer wait is a step of the clock.
+const MAX_WAIT: Duration = Duration::from_millis(100);
 /// Larger than any UDP payload.
 const BUFFER_LEN: usize = 65_536;

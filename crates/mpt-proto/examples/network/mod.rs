@@ -83,6 +83,7 @@ impl Network {
                     from: address(from, batch.link),
                     tos: batch.tos,
                     segment: batch.segment,
+                    arrived_at: None,
                 };
                 for datagram in batch.bytes().chunks(batch.segment) {
                     self.sent += 1;

@@ -9,6 +9,7 @@ mod plain;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ipnet::IpNet;
 
@@ -211,6 +212,9 @@ impl Peer {
             Mode::Native(native) => native.on_traffic(turn.now),
         }
         let mark = common.classifier.classify(packet.ip(), packet.bytes());
+        if let Mode::Native(native) = mode {
+            native.note_class(turn.now, mark.class);
+        }
         packet.set_mark(mark);
         let bucket = flow::bucket(packet.ip(), packet.bytes(), mark.class);
         match mode {
@@ -239,6 +243,14 @@ impl Peer {
         match &mut self.mode {
             Mode::Plain(plain) => plain.flush(&mut self.common, turn, blocked),
             Mode::Native(native) => native.flush(&mut self.common, turn, blocked),
+        }
+    }
+
+    /// Returns for how long input may wait under load; absent if this peer has no say.
+    pub fn wake_interval(&self, now: Time) -> Option<Duration> {
+        match &self.mode {
+            Mode::Plain(_) => Some(Duration::ZERO),
+            Mode::Native(native) => native.wake_interval(now),
         }
     }
 

@@ -9,6 +9,7 @@
 
 pub(crate) mod cc;
 pub(crate) mod inner;
+pub(crate) mod moderation;
 pub(crate) mod path;
 pub(crate) mod peer;
 pub(crate) mod queue;
@@ -72,6 +73,8 @@ pub enum Rule {
     IdleMemory,
     /// Sends ACKs and a handshake response over every path while the best one is in doubt.
     Spread,
+    /// Lets input wait for a share of the RTT under load.
+    Moderation,
 }
 
 impl Rule {
@@ -102,6 +105,7 @@ impl Rule {
         ("status_repeat", Self::StatusRepeat),
         ("idle_memory", Self::IdleMemory),
         ("spread", Self::Spread),
+        ("moderation", Self::Moderation),
     ];
 
     /// Returns its name.

@@ -71,11 +71,15 @@ impl CallSink {
     /// Returns the sorted delays from the time at which each packet was due. A packet that did not arrive has the delay
     /// `lost`.
     pub fn delays(&self, lost: Duration) -> Vec<Duration> {
-        let packets = (0..).map_while(|number| self.spec.due(number).map(|due| (number, due)));
-        let delay = |(number, due)| self.arrived.get(&number).map_or(lost, |at| at.since(due));
-        let mut delays: Vec<Duration> = packets.map(delay).collect();
+        let mut delays = self.delays_in_order(lost);
         delays.sort();
         delays
+    }
+
+    /// Returns the same in the order of the packets.
+    pub fn delays_in_order(&self, lost: Duration) -> Vec<Duration> {
+        let packets = (0..).map_while(|number| self.spec.due(number).map(|due| (number, due)));
+        packets.map(|(number, due)| self.arrived.get(&number).map_or(lost, |at| at.since(due))).collect()
     }
 }
 

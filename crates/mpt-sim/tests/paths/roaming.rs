@@ -91,7 +91,7 @@ impl World {
     /// Delivers `bytes` from the end `from` to the other end, with the source address `source`.
     fn deliver_from(&mut self, from: usize, source: SocketAddr, bytes: &[u8]) {
         let link = if from == 0 { self.link } else { LinkId(0) };
-        let received = RecvMeta { link, from: source, tos: 0, segment: bytes.len() };
+        let received = RecvMeta { link, from: source, tos: 0, segment: bytes.len(), arrived_at: None };
         self.ends[1 - from].handle_datagrams(self.now, &received, &mut bytes.to_vec());
     }
 

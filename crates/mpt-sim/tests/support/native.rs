@@ -113,7 +113,8 @@ impl Pair {
     /// Delivers a datagram from the other end's address.
     pub fn deliver(&mut self, to: usize, datagram: &Datagram) {
         let mut bytes = datagram.bytes.clone();
-        let received = RecvMeta { link: LinkId(0), from: address(1 - to, 0), tos: 0, segment: bytes.len() };
+        let received =
+            RecvMeta { link: LinkId(0), from: address(1 - to, 0), tos: 0, segment: bytes.len(), arrived_at: None };
         self.ends[to].handle_datagrams(self.now, &received, &mut bytes);
     }
 

@@ -144,7 +144,7 @@ impl Wire {
         while self.flight.peek().is_some_and(|Reverse((at, ..))| *at <= self.now) {
             let Some(Reverse((_, _, Carried { to, path, mut bytes }))) = self.flight.pop() else { return };
             let from = address(1 - to, path);
-            let received = RecvMeta { link: LinkId(path as u8), from, tos: 0, segment: bytes.len() };
+            let received = RecvMeta { link: LinkId(path as u8), from, tos: 0, segment: bytes.len(), arrived_at: None };
             self.ends[to].handle_datagrams(self.now, &received, &mut bytes);
         }
         if self.next_packet <= self.now {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use crate::control::report::{PathReport, PeerReport, Report};
+use crate::control::report::{BUSY, PathReport, PeerReport, Report};
 use crate::control::verdict;
 use crate::figures::{bytes, digits};
 
@@ -20,6 +20,10 @@ pub fn status(report: &Report) -> String {
     );
     let fits = text.chars().count() + 2 + tunnel.config.chars().count() <= COLUMNS;
     text += &format!("{}{}\n", if fits { "  " } else { "\n" }, tunnel.config);
+    if tunnel.busy_share >= BUSY {
+        let share = tunnel.busy_share * 100.0;
+        text += &format!("processor: busy {share:.0} % of the time, which limits the tunnel\n");
+    }
     if let Some(seconds) = tunnel.bypass_s {
         text += &format!("bypass: all leaves beside the tunnel for {}; mpt bypass off ends it\n", span(seconds));
     }

@@ -37,6 +37,8 @@ pub struct Driver {
     reads_tun: bool,
     /// The TUN device was removed.
     tun_removed: bool,
+    /// A descriptor had more than was read in this iteration.
+    has_unread: bool,
     flood: FloodGuard,
 }
 
@@ -59,6 +61,7 @@ impl Driver {
             receive: Receive::new(),
             reads_tun: true,
             tun_removed: false,
+            has_unread: false,
             flood: FloodGuard::default(),
         };
         links.into_iter().try_for_each(|link| driver.add_link(link))?;
@@ -165,7 +168,7 @@ impl Driver {
             link.flush(&mut self.endpoint);
         }
         if ready.readable {
-            link.receive(now, &mut self.receive, &mut self.endpoint);
+            self.has_unread |= link.receive(now, self.reactor.clock(), &mut self.receive, &mut self.endpoint);
             self.deliver();
         }
         if ready.writable {
@@ -184,6 +187,15 @@ impl Driver {
         [self.endpoint.next_deadline().map(|(at, _)| at), self.flood.next_deadline()].into_iter().flatten().min()
     }
 
+    /// Ends an iteration after [`Self::finish_iteration`]: under load, leaves new input waiting for a while, so that
+    /// the next iteration processes more at once.
+    pub fn moderate(&mut self, now: Time) {
+        let has_unread = std::mem::take(&mut self.has_unread);
+        if let Some(until) = self.endpoint.end_turn(now).filter(|_| !has_unread) {
+            self.reactor.pause(until);
+        }
+    }
+
     /// Returns true if the TUN device was removed: its descriptor is then always ready and returns no data.
     pub fn is_tun_removed(&self) -> bool {
         self.tun_removed
@@ -197,11 +209,11 @@ impl Driver {
     fn read_tun(&mut self, now: Time) {
         for _ in 0..MAX_TUN_READS {
             if !self.endpoint.has_room() {
-                break;
+                return;
             }
             match self.tun.read(&mut self.buffer) {
                 Ok(Some((offload, len))) => self.endpoint.handle_inner(now, &mut self.buffer, len, offload),
-                Ok(None) => break,
+                Ok(None) => return,
                 Err(error) => {
                     self.tun_removed = error.raw_os_error() == Some(libc::EBADFD);
                     tracing::debug!(%error, "read TUN");
@@ -210,6 +222,7 @@ impl Driver {
                 }
             }
         }
+        self.has_unread = true;
     }
 
     fn transmit(&mut self, now: Time) {

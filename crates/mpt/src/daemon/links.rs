@@ -9,7 +9,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use mpt_linux::Error;
-use mpt_linux::udp::{Datagrams, Receive, SendStatus, Socket, SocketSpec};
+use mpt_linux::reactor::Clock;
+use mpt_linux::udp::{Datagrams, RECEIVE_BATCH, Receive, SendStatus, Socket, SocketSpec};
 use mpt_proto::drops::Dropped;
 use mpt_proto::endpoint::{Endpoint, RecvMeta};
 use mpt_proto::path::LinkId;
@@ -161,17 +162,27 @@ impl Link {
         !self.backlog.is_empty()
     }
 
-    /// Receives up to one batch of messages and passes them to the endpoint.
-    pub fn receive(&mut self, now: Time, buffers: &mut Receive, endpoint: &mut Endpoint) {
+    /// Receives up to one batch of messages and passes them to the endpoint. Returns true if more may be pending.
+    pub fn receive(&mut self, now: Time, clock: Clock, buffers: &mut Receive, endpoint: &mut Endpoint) -> bool {
         match self.socket.recv(buffers) {
-            Ok(_) => {
+            Ok(count) => {
+                let read_at = clock.now();
                 for message in buffers.iter_mut() {
-                    let received =
-                        RecvMeta { link: self.id, from: message.from, tos: message.tos, segment: message.segment };
+                    let received = RecvMeta {
+                        link: self.id,
+                        from: message.from,
+                        tos: message.tos,
+                        segment: message.segment,
+                        arrived_at: message.waited.map(|waited| read_at - waited),
+                    };
                     endpoint.handle_datagrams(now, &received, message.bytes);
                 }
+                count == RECEIVE_BATCH
             }
-            Err(error) => tracing::debug!(link = self.id.0, %error, "receive"),
+            Err(error) => {
+                tracing::debug!(link = self.id.0, %error, "receive");
+                true
+            }
         }
     }
 

@@ -14,7 +14,7 @@
 //! [`peer_addresses`] the addresses of peers. [`clients`] serves the sockets for commands and status, [`commands`]
 //! executes commands, [`peers`] adds and removes peers, [`pending`] are commands that wait for one, [`user`] gives up
 //! the rights of root, [`config_files`] keeps access to the configuration, [`control_port`] is the protocol of the
-//! original MPT, [`qlog`] writes the event trace, and [`diagnosis`] logs why a tunnel does not connect. [`leftovers`]
+//! original MPT, [`qlog`] writes the event trace, and [`diagnosis`] logs why a tunnel does not connect, [`processor`] measures how busy this process is. [`leftovers`]
 //! removes what a killed tunnel left behind. This file opens everything, and is the main loop over all of them and
 //! signals.
 
@@ -45,6 +45,7 @@ mod peer_addresses;
 mod peers;
 mod pending;
 pub(crate) mod policy_routing;
+mod processor;
 mod qlog;
 mod resolv_conf;
 pub(crate) mod resolver;
@@ -86,6 +87,7 @@ use names::Names;
 use path_changes::{PathChange, PathChanges};
 use peer_addresses::PeerAddresses;
 use pending::PendingCommand;
+use processor::ProcessorLoad;
 use qlog::Qlog;
 use routes::Routes;
 use service::Service;
@@ -181,6 +183,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         control,
         status,
         tunnel_report: about,
+        processor: ProcessorLoad::default(),
         tun_is_up: None,
         file,
         sockets,
@@ -229,6 +232,7 @@ struct Daemon {
     /// Takes requests that change nothing.
     status: Server,
     tunnel_report: TunnelReport,
+    processor: ProcessorLoad,
     /// The state of the TUN device in netlink events. Events before it is up for the first time are ignored.
     tun_is_up: Option<bool>,
     /// The running configuration: the file as it was read, with peers added and removed since.
@@ -260,6 +264,7 @@ fn tunnel_report(file: &File, mtu: usize) -> TunnelReport {
         port: *file.port,
         mtu_bytes: mtu,
         bypass_s: None,
+        busy_share: 0.0,
     }
 }
 
@@ -291,6 +296,7 @@ impl Daemon {
         loop {
             self.driver.reactor.wait(wake, &mut ready)?;
             let now = self.driver.reactor.now();
+            self.processor.poll(now, self.driver.reactor.waited());
             let is_copy = ready.iter().any(|event| event.token == COPIES);
             let copied = is_copy && self.copy_monitor.as_mut().is_some_and(CopyMonitor::take_copied);
             self.detect_suspend(now, copied)?;
@@ -308,6 +314,7 @@ impl Daemon {
                 return Err(failure.hint("use `mpt down` to end a tunnel; `mpt up` creates its interface again"));
             }
             wake = self.finish_iteration(now);
+            self.driver.moderate(now);
         }
     }
 

@@ -3,6 +3,7 @@
 use super::{CALLS, EndCost};
 use std::{
     fs,
+    path::Path,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -23,8 +24,10 @@ struct End {
 struct Usage {
     user: u64,
     system: u64,
-    /// Voluntary context switches.
+    /// Voluntary context switches of all threads.
     switches: u64,
+    /// Resident memory in kB.
+    memory: u64,
 }
 
 impl Counters {
@@ -48,6 +51,7 @@ impl Counters {
                 user: ticks(after.user, end.before.user) / TICKS / gigabytes,
                 system: ticks(after.system, end.before.system) / TICKS / gigabytes,
                 wakeups: ticks(after.switches, end.before.switches) / packets,
+                memory: after.memory as f64 / 1e3,
                 calls: end.perf.and_then(calls).map(|calls| calls.map(|count| count as f64 / packets)),
             }
         });
@@ -63,15 +67,23 @@ impl Usage {
             let stat = read("stat");
             let mut times = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11);
             let mut ticks = || times.next().and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
-            let status = read("status");
-            let switches = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+            let switches = threads.map(|thread| field(&thread.path().join("status"), "voluntary_ctxt_switches:"));
             Self {
                 user: sum.user + ticks(),
                 system: sum.system + ticks(),
-                switches: sum.switches + switches.and_then(|count| count.trim().parse().ok()).unwrap_or(0),
+                switches: sum.switches + switches.sum::<u64>(),
+                memory: sum.memory + field(Path::new(&format!("/proc/{process}/status")), "VmRSS:"),
             }
         })
     }
+}
+
+/// Returns the number in a line of a status file; 0 if the process is gone.
+fn field(file: &Path, name: &str) -> u64 {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
 /// Starts `perf stat` for the processes, if it is installed and may count system calls.

@@ -4,16 +4,18 @@
 //! of them. Processor seconds are those of the tunnel's processes, not of the applications and the links.
 
 mod counters;
+mod cpu_share;
 
 use super::statistics::quantile;
 use crate::{
     competitors::{self, Competitor},
     error::{LabError, Result},
     topology::{Family, Host, Topology},
-    traffic::iperf::Iperf,
+    traffic::{iperf::Iperf, voice::Call},
     tunnel::{Layout, Mode, Tunnel, inner_address},
 };
 use counters::Counters;
+use cpu_share::CpuShare;
 use mpt_sim::{link::PathSpec, seed::Seed};
 use std::{fmt, net::IpAddr, path::PathBuf, time::Duration};
 
@@ -26,6 +28,10 @@ pub struct Cost {
     pub time: Duration,
     /// Number of measurements of each tunnel.
     pub rounds: u32,
+    /// Limits each end to this share of a processor, in percent.
+    pub cpu: Option<u32>,
+    /// A call runs beside the flow.
+    pub call: bool,
 }
 
 /// A tunnel to measure.
@@ -46,8 +52,21 @@ pub struct EndCost {
     pub system: f64,
     /// Voluntary context switches per packet.
     pub wakeups: f64,
+    /// Resident memory at the end, MB.
+    pub memory: f64,
     /// System calls per packet, for each kind of [`CALLS`]. Absent without `perf`.
     pub calls: Option<[f64; CALLS.len()]>,
+}
+
+/// One-way delay of a call beside the flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CallDelay {
+    /// Median in ms.
+    pub median: f64,
+    /// 99th percentile in ms.
+    pub p99: f64,
+    /// Lost packets in percent.
+    pub lost: f64,
 }
 
 /// The cost of a tunnel.
@@ -61,6 +80,8 @@ pub struct Row {
     pub ends: [EndCost; 2],
     /// Processor seconds of both ends per GB: median, minimum, maximum.
     pub total: [f64; 3],
+    /// The call, if there was one: medians over the rounds.
+    pub call: Option<CallDelay>,
 }
 
 /// Kinds of system calls, and the calls that belong to them. The last kind has all others.
@@ -77,6 +98,7 @@ pub const CALLS: [(&str, &[&str]); 6] = [
 struct Sample {
     goodput: f64,
     ends: [EndCost; 2],
+    call: Option<CallDelay>,
 }
 
 impl Sample {
@@ -150,13 +172,23 @@ impl Cost {
     fn sample(&self, topology: &Topology, to: IpAddr, ends: &[Vec<u32>; 2]) -> Result<Sample> {
         let warm_up = Iperf::tcp(to, WARM_UP);
         warm_up.run(&topology.a, &topology.b, &mut |_| {})?;
+        let share = |end: usize, percent| CpuShare::limit(&format!("{}-{end}", topology.a.name()), &ends[end], percent);
+        let _shares = self.cpu.map(|percent| Ok([share(0, percent)?, share(1, percent)?])).transpose()?;
+        let call = || Call::start(&topology.a, &topology.b, None, to, self.time);
+        let call = self.call.then(call).transpose()?;
         let before = Counters::start(ends);
         let measured = Iperf::tcp(to, self.time).run(&topology.a, &topology.b, &mut |_| {})?;
         let bytes = measured.goodput * 1e6 / 8.0 * self.time.as_secs_f64();
         if bytes <= 0.0 {
             return Err(LabError::Failed { command: "iperf3".into(), message: "nothing arrived".into() });
         }
-        Ok(Sample { goodput: measured.goodput, ends: before.finish(bytes) })
+        let ends = before.finish(bytes);
+        let call = call.map(Call::finish).filter(|quality| !quality.delays.is_empty()).map(|quality| CallDelay {
+            median: quantile(&quality.delays, 0.5),
+            p99: quantile(&quality.delays, 0.99),
+            lost: quality.lost * 100.0,
+        });
+        Ok(Sample { goodput: measured.goodput, ends, call })
     }
 }
 
@@ -171,6 +203,7 @@ impl Row {
             user: quantile(&of(&|sample| sample.ends[end].user), 0.5),
             system: quantile(&of(&|sample| sample.ends[end].system), 0.5),
             wakeups: quantile(&of(&|sample| sample.ends[end].wakeups), 0.5),
+            memory: quantile(&of(&|sample| sample.ends[end].memory), 0.5),
             calls: samples.iter().all(|sample| sample.ends[end].calls.is_some()).then(|| {
                 let call = |kind: usize| quantile(&of(&|s| s.ends[end].calls.unwrap_or_default()[kind]), 0.5);
                 std::array::from_fn(call)
@@ -181,6 +214,10 @@ impl Row {
             goodput: range(of(&|sample| sample.goodput)),
             ends: [end(0), end(1)],
             total: range(of(&Sample::total)),
+            call: samples.iter().all(|sample| sample.call.is_some()).then(|| {
+                let call = |f: fn(&CallDelay) -> f64| quantile(&of(&|s| f(&s.call.unwrap_or_default())), 0.5);
+                CallDelay { median: call(|c| c.median), p99: call(|c| c.p99), lost: call(|c| c.lost) }
+            }),
         }
     }
 }
@@ -189,8 +226,8 @@ impl Row {
 pub fn head() -> String {
     let calls: String = CALLS.iter().map(|(name, _)| format!(" {name:>6}")).collect();
     format!(
-        "{:<22} {:>22} {:>20}  {:<8} {:>6} {:>6} {:>7} {:>6}{calls}\n",
-        "tunnel", "Mbit/s (range)", "CPU s/GB (range)", "end", "user", "system", "wakeups", "calls"
+        "{:<22} {:>22} {:>20}  {:<8} {:>6} {:>6} {:>7} {:>5} {:>6}{calls}\n",
+        "tunnel", "Mbit/s (range)", "CPU s/GB (range)", "end", "user", "system", "wakeups", "MB", "calls"
     )
 }
 
@@ -204,7 +241,7 @@ impl fmt::Display for Row {
             let first = name == "sender";
             let shown = |text: &str| if first { text.to_owned() } else { String::new() };
             write!(f, "{:<22} {:>22} {:>20}  {name:<8}", shown(&self.name), shown(&goodput), shown(&total))?;
-            write!(f, " {:>6.2} {:>6.2} {:>7.2}", end.user, end.system, end.wakeups)?;
+            write!(f, " {:>6.2} {:>6.2} {:>7.2} {:>5.1}", end.user, end.system, end.wakeups, end.memory)?;
             match end.calls {
                 Some(calls) => {
                     write!(f, " {:>6.2}", calls.iter().sum::<f64>())?;
@@ -213,6 +250,9 @@ impl fmt::Display for Row {
                 None => write!(f, " {:>6}", "-")?,
             }
             writeln!(f)?;
+        }
+        if let Some(CallDelay { median, p99, lost }) = self.call {
+            writeln!(f, "  call: delay {median:.2} ms, 99 % within {p99:.2} ms, {lost:.1} % lost")?;
         }
         Ok(())
     }

@@ -39,6 +39,7 @@ mod send;
 mod session;
 mod snapshot;
 mod timers;
+mod wake_interval;
 
 use std::net::SocketAddr;
 
@@ -122,6 +123,8 @@ pub(super) struct Native {
     /// The tunnel carries IPv6, whose links must have an MTU of 1280.
     carries_ipv6: bool,
     last_data_sent: Time,
+    /// The time of the last realtime packet in either direction.
+    last_realtime: Option<Time>,
 
     retransmit: RetransmitQueue,
     duplicates: PendingDuplicates,
@@ -177,6 +180,7 @@ impl Native {
             max_datagram: (mtu + NATIVE_OVERHEAD).min(tx::MAX_BYTES),
             carries_ipv6: peer.carries_ipv6,
             last_data_sent: Time::START,
+            last_realtime: None,
             retransmit: RetransmitQueue::default(),
             duplicates: PendingDuplicates::default(),
             header_compression: HeaderCompression::default(),

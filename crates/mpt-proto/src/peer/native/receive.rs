@@ -32,6 +32,8 @@ use crate::wire::native::SessionIndex;
 struct Ingress {
     /// Our path on its route.
     arrival: Arrival,
+    /// The time of the arrival, not after that of the turn.
+    at: Time,
     /// DSCP and ECN of the outer header.
     tos: u8,
     /// Our index of the session under which it was sealed.
@@ -89,7 +91,8 @@ impl Native {
         }
         // A datagram contains at most one compressed packet.
         let expanded = OnceCell::new();
-        let ingress = Ingress { arrival, tos: meta.tos, session: opened.session };
+        let at = meta.arrived(turn.now);
+        let ingress = Ingress { arrival, at, tos: meta.tos, session: opened.session };
         let content = self.handle_frames(common, turn, ingress, opened.body, len, &expanded);
         if let Some(id) = arrival.path.filter(|_| content.data.is_some()) {
             self.resend_status(turn.now, id);
@@ -101,7 +104,7 @@ impl Native {
         let acks = &mut self.remote[remote].acks;
         let acks = acks.get_or_insert_with(|| Box::new(AckGenerator::new(remote.slot)));
         let marked = ecn::is_marked_outside(content.data.map(|data| data.packet), meta.tos);
-        acks.on_packet(turn.now, number, len as u64, content.eliciting, marked);
+        acks.on_packet(at, number, len as u64, content.eliciting, marked);
         self.header_compression.recycle(expanded.into_inner());
     }
 
@@ -187,7 +190,7 @@ impl Native {
     }
 
     fn handle_frame(&mut self, common: &mut Common, turn: &mut Turn<'_>, frame: &Frame<'_>, ingress: Ingress) {
-        let Ingress { arrival: Arrival { path: own, unvalidated }, tos, session } = ingress;
+        let Ingress { arrival: Arrival { path: own, unvalidated }, at, tos, session } = ingress;
         match frame {
             Frame::Data(data) => {
                 self.header_compression.on_data(data);
@@ -199,7 +202,7 @@ impl Native {
                     self.paths[id].last_data_received = Some(turn.now);
                 }
             }
-            Frame::Ack(ack) => self.handle_ack(common, turn, ack),
+            Frame::Ack(ack) => self.handle_ack(common, turn, at, ack),
             Frame::Skip(skip) => {
                 if let Err(why) = self.handle_skip(common, turn, skip) {
                     common.drops.count(why);
@@ -210,7 +213,7 @@ impl Native {
                 self.on_path_response(common, turn, own, *bytes);
             }
             Frame::Path(PathFrame::Response(bytes)) => {
-                self.handle_response(common, turn.now, own, u64::from_be_bytes(*bytes));
+                self.handle_response(common, at, own, u64::from_be_bytes(*bytes));
             }
             Frame::Path(PathFrame::Status { path, status, order }) => {
                 let path = RemotePathId { slot: path.slot(), generation: path.generation() };
@@ -236,6 +239,7 @@ impl Native {
         if usize::from(bucket) >= flow::BUCKETS {
             return Err(Dropped::Malformed);
         }
+        self.note_class(turn.now, flow::class(bucket));
         let ip = Ip::parse(data.packet)?;
         if !common.owns_source(ip.source) {
             return Err(Dropped::ForeignSource);
@@ -283,9 +287,8 @@ impl Native {
         }
     }
 
-    /// Handles an ACK of one of our paths, on whichever path it came.
-    fn handle_ack(&mut self, common: &mut Common, turn: &mut Turn<'_>, frame: &AckFrame<'_>) {
-        let now = turn.now;
+    /// Handles an ACK of one of our paths, which arrived at `now` on whichever path.
+    fn handle_ack(&mut self, common: &mut Common, turn: &mut Turn<'_>, now: Time, frame: &AckFrame<'_>) {
         let Some(id) = self.paths.in_slot(frame.path.slot()).map(|path| path.base.id) else { return };
         let Self { paths, retransmit, cc, peer_clock, trace, .. } = self;
         let path = &mut paths[id];

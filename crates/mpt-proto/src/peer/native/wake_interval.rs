@@ -1,0 +1,35 @@
+//! How long the input of a peer may wait under load: see [`crate::moderation`].
+
+use std::time::Duration;
+
+use super::{Native, NativePath};
+use crate::classify::Class;
+use crate::time::Time;
+use crate::tuning::Rule;
+use crate::tuning::moderation::{MAX, MAX_REALTIME, REALTIME_MEMORY, RTT_SHARE};
+
+impl Native {
+    /// Notes that a packet of this class was sent or received.
+    pub(in crate::peer) fn note_class(&mut self, now: Time, class: Class) {
+        if class == Class::Realtime {
+            self.last_realtime = Some(now);
+        }
+    }
+
+    /// Returns a share of the shortest RTT. Less beside realtime packets, and on a path whose buffer holds less: what
+    /// the pacer permitted meanwhile leaves at once. Nothing while an RTT is unknown.
+    pub(in crate::peer) fn wake_interval(&self, now: Time) -> Option<Duration> {
+        if !self.tuning.has(Rule::Moderation) {
+            return Some(Duration::ZERO);
+        }
+        let realtime = self.last_realtime.is_some_and(|at| now.since(at) < REALTIME_MEMORY);
+        let limit = if realtime { MAX_REALTIME } else { MAX };
+        let usable = self.paths.iter().filter(|path| path.base.is_up());
+        let of_path = |path: &NativePath| {
+            let rtt = path.estimator.rtt();
+            let share = if rtt.is_known() { rtt.min() / RTT_SHARE } else { Duration::ZERO };
+            share.min(self.cc.max_burst_time(path.base.id) / 2)
+        };
+        usable.map(of_path).chain([limit]).min()
+    }
+}
