@@ -12,7 +12,8 @@
 //! limit in a [`usage_file`], [`path_changes`] collects what is logged of paths, [`service`] notifies the service
 //! manager, [`handshake_flood`] limits floods; [`handshake_clock`] keeps the last timestamp over a restart, and
 //! [`peer_addresses`] the addresses of peers. [`clients`] serves the sockets for commands and status, [`commands`]
-//! executes commands, [`peers`] adds and removes peers, [`pending`] are commands that wait for one, [`user`] gives up
+//! executes commands, [`peers`] adds and removes peers, [`pending`] are commands that wait for one, [`path_tests`]
+//! those that wait for a measurement, [`user`] gives up
 //! the rights of root, [`config_files`] keeps access to the configuration, [`control_port`] is the protocol of the
 //! original MPT, [`qlog`] writes the event trace, and [`diagnosis`] logs why a tunnel does not connect. [`leftovers`]
 //! removes what a killed tunnel left behind. This file opens everything, and is the main loop over all of them and
@@ -41,6 +42,7 @@ mod netlink_events;
 pub(crate) mod nft;
 mod path_changes;
 mod path_sockets;
+mod path_tests;
 mod peer_addresses;
 mod peers;
 mod pending;
@@ -84,6 +86,7 @@ pub use leftovers::{activate_kill_switch, clean_up, is_blocking};
 use metering::Metering;
 use names::Names;
 use path_changes::{PathChange, PathChanges};
+use path_tests::PendingTest;
 use peer_addresses::PeerAddresses;
 use pending::PendingCommand;
 use qlog::Qlog;
@@ -186,6 +189,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         sockets,
         control_port,
         pending,
+        path_tests: Vec::new(),
         interface_sync: interfaces,
         narrow_peers: Some(Vec::new()),
         metering,
@@ -238,6 +242,8 @@ struct Daemon {
     service: Service,
     /// Commands that wait for a peer's answer.
     pending: Vec<PendingCommand>,
+    /// Tests of paths whose results clients wait for.
+    path_tests: Vec<PendingTest>,
     interface_sync: InterfaceSync,
     /// The peers that carry less than the configured MTU, by index, and what they carry, as last applied. None after a
     /// change of the configuration.
@@ -338,6 +344,7 @@ impl Daemon {
         self.handshake_clock.poll(now, &self.driver.endpoint);
         self.poll_peer_addresses(now);
         self.adapt_mtu();
+        self.poll_path_tests();
         // Events of this iteration are processed at once, not at the next wake-up.
         let path_events = self.process_path_events(now).then_some(now);
         let clients = self.poll_clients(now);

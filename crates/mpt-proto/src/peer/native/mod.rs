@@ -15,6 +15,7 @@
 //! | [`snapshot`] | the paths as the scheduler gets them, and the queue's delay target |
 //! | [`overflow`] | paths that carry data only while the others are full |
 //! | [`duplicate`] | packets that are sent on several paths |
+//! | [`path_test`] | traffic that measures one path, requested by an operator |
 //! | [`fec`], [`header_compression`] | repair symbols, compressed headers |
 //! | [`reordering`], [`idle`] | the order of received packets, memory that an idle peer releases |
 
@@ -29,6 +30,7 @@ mod outcomes;
 mod overflow;
 mod path;
 mod path_events;
+mod path_test;
 mod pmtu;
 mod recall;
 mod receive;
@@ -76,6 +78,7 @@ use fec::RepairCredit;
 use header_compression::HeaderCompression;
 use overflow::Overflow;
 use path::{NativePath, RemotePaths};
+use path_test::PathTests;
 use reordering::Reordering;
 use session::SentInitiation;
 
@@ -125,6 +128,7 @@ pub(super) struct Native {
 
     retransmit: RetransmitQueue,
     duplicates: PendingDuplicates,
+    tests: PathTests,
     header_compression: HeaderCompression,
     fec: FecMode,
     repair_credit: RepairCredit,
@@ -179,6 +183,7 @@ impl Native {
             last_data_sent: Time::START,
             retransmit: RetransmitQueue::default(),
             duplicates: PendingDuplicates::default(),
+            tests: PathTests::default(),
             header_compression: HeaderCompression::default(),
             fec: if config.tuning.has(Rule::Fec) { config.fec } else { FecMode::Off },
             repair_credit: RepairCredit::default(),
@@ -465,6 +470,7 @@ impl Native {
         common.ledger.dropped_in += discarded;
         self.remote = RemotePaths::default();
         self.duplicates.clear();
+        self.tests.clear();
         self.header_compression.clear();
         self.retransmit.clear();
         self.addresses.clear_remote();
