@@ -24,8 +24,8 @@ use mpt_linux::netlink::{Link, Netlink};
 
 use super::forwarding::{self, Forwarding};
 use super::nft::{self, Table};
-use super::policy_routing;
 use super::share::{self, Share};
+use super::{bypass_rules, policy_routing};
 use crate::Failure;
 use crate::config::File;
 use crate::control::RunDir;
@@ -87,6 +87,7 @@ impl Gateway {
             shared: share::set(file),
             has_kill_switch: policy_routing::has_kill_switch(file),
             only_for_tunnel: &self.forwarding.only_for_tunnel,
+            beside: bypass_rules::accept_forwarded(file),
         };
         self.table.install(chains.text())
     }
@@ -165,12 +166,14 @@ struct Chains<'a> {
     has_kill_switch: bool,
     /// Families that the host did not forward before.
     only_for_tunnel: &'a [&'static str],
+    /// The rule that accepts connections beside the tunnel.
+    beside: String,
 }
 
 impl Chains<'_> {
     fn text(&self) -> String {
         let Self { tunnel, .. } = self;
-        let (mut forward, mut nat, mut chains) = (String::new(), String::new(), ANSWERS.to_owned());
+        let (mut forward, mut nat, mut chains) = (self.beside.clone(), String::new(), ANSWERS.to_owned());
         if let Some(shared) = &self.shared {
             let (is_alone, has_kill_switch) = (!self.masquerade, self.has_kill_switch);
             let share = Share { tunnel, shared, is_alone, has_kill_switch, only_for_tunnel: self.only_for_tunnel };
@@ -248,8 +251,19 @@ mod tests {
             let only_for_tunnel = &["ipv4"];
             let tunnel = "\"mpt0\"".to_owned();
             let (masquerade, client_to_client, lan, shared, has_kill_switch) = (true, false, Vec::new(), None, false);
-            Chains { tunnel, uplinks, masquerade, client_to_client, lan, shared, has_kill_switch, only_for_tunnel }
-                .text()
+            let beside = String::new();
+            Chains {
+                tunnel,
+                uplinks,
+                masquerade,
+                client_to_client,
+                lan,
+                shared,
+                has_kill_switch,
+                only_for_tunnel,
+                beside,
+            }
+            .text()
         };
         assert!(!chains(&[]).contains("{  }") && !chains(&[]).contains("jump answers"));
         assert!(chains(&["eth0", "wwan0"]).contains("oifname { \"eth0\", \"wwan0\" } accept"));

@@ -5,12 +5,12 @@
 //! by which it leaves, however that was selected.
 //!
 //! ```text
-//!   output    accept    lo, the tunnel, our own mark
+//!   output    accept    lo, the tunnel, our own mark, which packets of `[[bypass]]` have, too
 //!             drop      with `dns`: queries to other name servers
 //!             accept    DHCP, neighbour discovery, multicast membership: a link fails without these
 //!             accept    local networks
 //!             drop
-//!   forward   accept    the tunnel, and from it to shared interfaces
+//!   forward   accept    the tunnel, connections of `[[bypass]]`, and from the tunnel to shared interfaces
 //!             drop      with `dns`: queries to other name servers
 //!             accept    local networks
 //!             drop
@@ -29,7 +29,7 @@ use ipnet::IpNet;
 use mpt_linux::netlink::Netlink;
 
 use super::nft::{self, Table};
-use super::{policy_routing, share};
+use super::{bypass_rules, policy_routing, share};
 use crate::Failure;
 use crate::config::File;
 
@@ -126,7 +126,7 @@ const LINK_LOCAL: [&str; 4] = ["169.254.0.0/16", "224.0.0.0/24", "fe80::/10", "f
 
 fn chains(file: &File, local: &BTreeMap<String, Vec<IpNet>>) -> Result<String, Failure> {
     let (tunnel, mark) = (nft::quoted_tunnel(&file.interface)?, policy_routing::mark(file).unwrap_or_default());
-    let networks = accept_networks(file, local);
+    let (networks, beside) = (accept_networks(file, local), bypass_rules::accept_forwarded(file));
     let link = if file.outside.is_none() { nft::destination_rules("", &LINK_LOCAL, "accept") } else { String::new() };
     let (queries, mut leases, mut answers) = (drop_queries(file), String::new(), String::new());
     if let Some(shared) = share::set(file) {
@@ -139,7 +139,7 @@ fn chains(file: &File, local: &BTreeMap<String, Vec<IpNet>>) -> Result<String, F
          oifname {{ \"lo\", {tunnel} }} accept\n    meta mark {mark:#x} accept\n\
          {queries}{KEEP_LINKS}{leases}{link}{networks}  }}\n  \
          chain forward {{\n    type filter hook forward priority {LAST}; policy drop;\n    \
-         oifname {tunnel} accept\n{answers}{queries}{networks}  }}\n"
+         oifname {tunnel} accept\n{beside}{answers}{queries}{networks}  }}\n"
     ))
 }
 

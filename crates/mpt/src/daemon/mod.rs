@@ -7,7 +7,8 @@
 //! host, where needed in [`resolv_conf`]. [`mtu`] follows what the paths to each peer carry. [`netlink_events`] takes
 //! the state of interfaces; [`interface_sync`] updates paths when interfaces change, with the sockets of
 //! [`path_sockets`], [`retry_log`] schedules retries, and [`restore_limit`] limits how often state is restored that
-//! another program keeps removing; [`bypass`] suspends default routes and kill switch for a while; [`names`] follows
+//! another program keeps removing; [`bypass`] suspends default routes and kill switch for a while,
+//! [`bypass_rules`] exempts selected traffic from both; [`names`] follows
 //! the addresses of peers with names, which [`resolver`] looks up; [`metering`] counts the traffic of paths with a
 //! limit in a [`usage_file`], [`path_changes`] collects what is logged of paths, [`service`] notifies the service
 //! manager, [`handshake_flood`] limits floods; [`handshake_clock`] keeps the last timestamp over a restart, and
@@ -20,6 +21,7 @@
 //! signals.
 
 mod bypass;
+mod bypass_rules;
 mod clients;
 mod commands;
 pub mod config_files;
