@@ -36,4 +36,5 @@ mod stranger;
 mod surroundings;
 mod transfer;
 mod unit;
+mod visitors;
 mod wire;

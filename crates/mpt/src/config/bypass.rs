@@ -62,7 +62,7 @@ pub fn check(file: &File, log: &mut ProblemLog<'_>) {
             let hint = "leave the port out, or write protocol = \"tcp\" or \"udp\"".to_owned();
             log.error(rule.line, "protocol: only TCP and UDP have ports", Some(hint));
         }
-        if mark.is_some_and(|mark| mark >> 17 == MARK_OF_TUNNELS >> 17) {
+        if mark.is_some_and(|mark| mark >> 18 == MARK_OF_TUNNELS >> 18) {
             let hint = "choose another one, for example 16".to_owned();
             log.error(rule.line, "mark: this number is one of those that tunnels use themselves", Some(hint));
         }

@@ -11,7 +11,7 @@ use mpt_proto::sched::SchedulerKind;
 use super::model::{At, Auto, File, Path, Peer};
 use super::problem::ProblemLog;
 use super::values::Mode;
-use super::{bypass, defaults};
+use super::{bypass, defaults, forward};
 use crate::daemon::nft;
 use crate::interface_name::RESERVED;
 
@@ -28,6 +28,7 @@ pub fn check(file: &File, log: &mut ProblemLog<'_>) {
     redundant_scheduler(file, log);
     kill_switch(file, log);
     bypass::check(file, log);
+    forward::check(file, log);
     gateway(file, log);
     share(file, log);
     dns(file, log);

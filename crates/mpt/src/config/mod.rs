@@ -24,6 +24,7 @@ pub mod bypass;
 mod checks;
 pub mod defaults;
 pub mod describe;
+pub mod forward;
 mod include;
 pub mod model;
 mod native;

@@ -24,6 +24,7 @@ fn keys_of_the_schema() -> BTreeSet<String> {
                 "original",
                 "rule",
                 "bypass",
+                "forward",
                 "peer",
                 "peer.plain",
                 "peer.original",

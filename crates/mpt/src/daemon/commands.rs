@@ -373,6 +373,8 @@ fn changed_startup_key(running: &File, fresh: &File) -> Option<(usize, &'static 
         (running.mtu == fresh.mtu, line(fresh.mtu.as_ref().map(|mtu| mtu.line)), "mtu"),
         (running.masquerade == fresh.masquerade, 0, "masquerade"),
         (running.share.is_empty() == fresh.share.is_empty(), fresh.share.line, "share"),
+        (running.forwards.is_empty() == fresh.forwards.is_empty(), 0, "the first or the last [[forward]]"),
+        (running.reachable.is_empty() == fresh.reachable.is_empty(), 0, "reachable"),
         (same_original, 0, "[original]"),
     ];
     all.into_iter().find(|(same, ..)| !same).map(|(_, line, key)| (line, key))

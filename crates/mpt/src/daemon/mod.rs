@@ -3,8 +3,9 @@
 //! [`setup`] opens sockets and devices, [`event_loop`] moves packets, [`links`] are the sockets, [`routes`] the routes,
 //! [`policy_routing`] routes the whole Internet into the tunnel, [`kill_switch`] drops what evades that, and
 //! [`gateway`] forwards to the Internet, and from the interfaces of [`share`] into the tunnel, after [`forwarding`] has
-//! switched that on; both use tables of [`nft`], which [`restore`] keeps in effect. [`name_servers`] sets those of the
-//! host, where needed in [`resolv_conf`]. [`mtu`] follows what the paths to each peer carry. [`netlink_events`] takes
+//! switched that on, or from ports of this host to hosts behind peers ([`port_forward`]); both use tables of [`nft`],
+//! which [`restore`] keeps in effect. [`name_servers`] sets those of the host, where needed in [`resolv_conf`]. [`mtu`]
+//! follows what the paths to each peer carry. [`netlink_events`] takes
 //! the state of interfaces; [`interface_sync`] updates paths when interfaces change, with the sockets of
 //! [`path_sockets`], [`retry_log`] schedules retries, and [`restore_limit`] limits how often state is restored that
 //! another program keeps removing; [`bypass`] suspends default routes and kill switch for a while,
@@ -49,6 +50,7 @@ mod peer_addresses;
 mod peers;
 mod pending;
 pub(crate) mod policy_routing;
+mod port_forward;
 mod qlog;
 mod resolv_conf;
 pub(crate) mod resolver;

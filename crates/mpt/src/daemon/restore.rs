@@ -86,7 +86,7 @@ impl Daemon {
         let restored = [
             (self.routes.kill_switch().restore(), "kill_switch"),
             (self.routes.bypass_rules().restore(), "bypass"),
-            (self.gateway.as_mut().map_or(Ok(false), Gateway::restore), "masquerade or share"),
+            (self.gateway.as_mut().map_or(Ok(false), Gateway::restore), "masquerade, share, forward or reachable"),
         ];
         for (restored, key) in restored {
             match restored {

@@ -22,6 +22,7 @@ use super::bypass;
 use super::bypass_rules::BypassRules;
 use super::kill_switch::KillSwitch;
 use super::policy_routing::{PolicyRouting, routes_everything, source_for};
+use super::port_forward;
 use crate::Failure;
 use crate::config::File;
 use crate::config::model::{At, Path, Peer};
@@ -172,7 +173,8 @@ impl Routes {
     /// # Errors
     /// The kernel refused a change.
     pub fn restore_policy(&mut self, file: &File, netlink: &mut Netlink) -> Result<bool, Error> {
-        let leads = !self.is_suspended && [false, true].into_iter().any(|ipv6| routes_everything(file, ipv6));
+        let leads = [false, true].into_iter().any(|ipv6| routes_everything(file, ipv6));
+        let leads = !self.is_suspended && (leads || port_forward::answer_mark(file).is_some());
         Ok(leads && self.policy.apply(file, self.tun, netlink)?)
     }
 
