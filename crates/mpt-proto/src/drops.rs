@@ -86,6 +86,8 @@ drops! {
     UnknownPeer = "unknown_peer",
     /// A handshake with a peer that offers no cipher that we accept.
     NoCommonCipher = "no_common_cipher",
+    /// A request for test traffic on a path that is down, during another test, or within 10 s of the last one.
+    TestRefused = "test_refused",
     /// The system refused to send it, or its socket was full for too long.
     SendFailed = "send_failed",
     /// The TUN device refused it.

@@ -16,6 +16,10 @@ pub enum PeerError {
     NoAddress,
     /// The peer has the maximum number of paths, [`MAX_PATHS`](crate::MAX_PATHS).
     NoSlot,
+    /// The path is down.
+    PathDown,
+    /// A path of this peer is being tested.
+    Busy,
 }
 
 impl fmt::Display for PeerError {
@@ -26,6 +30,8 @@ impl fmt::Display for PeerError {
             Self::NotNative => "this peer uses plain mode, in which paths are fixed",
             Self::NoAddress => "this path has no remote address",
             Self::NoSlot => "this peer has the maximum number of paths",
+            Self::PathDown => "this path is down",
+            Self::Busy => "a path of this peer is being tested",
         })
     }
 }

@@ -106,6 +106,37 @@ impl PathStatus {
     }
 }
 
+/// A path under load, as its sender saw it: `mpt path test`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadedPath {
+    /// The rate at which datagrams arrived, without IP and UDP headers.
+    pub rate: Rate,
+    /// Datagrams that arrived.
+    pub arrived: u64,
+    /// Datagrams that were lost.
+    pub lost: u64,
+    /// The least round trip before the load.
+    pub idle: Duration,
+    /// The mean round trip under load.
+    pub loaded: Duration,
+}
+
+impl LoadedPath {
+    /// Returns the fraction of datagrams that were lost, 0 to 1.
+    pub fn loss(&self) -> f64 {
+        self.lost as f64 / (self.lost + self.arrived).max(1) as f64
+    }
+}
+
+/// The outcome of a test of a path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathTestOutcome {
+    /// The way to the peer; absent if the path went down.
+    pub sent: Option<LoadedPath>,
+    /// The way from the peer; absent if the peer did not test it.
+    pub received: Option<LoadedPath>,
+}
+
 /// Counts inner packets: taken = sent + queued + dropped_out, and arrived = delivered + held + dropped_in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {

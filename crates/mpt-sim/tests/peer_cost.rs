@@ -9,6 +9,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use attacker::{Attacker, WALL_CLOCK, inner_packet, keys, push_data, push_frame, push_skip};
+use mpt_proto::Dropped;
 use mpt_proto::config::{Config, NativeConfig, PeerConfig, Protocol};
 use mpt_proto::crypto::handshake::{Capabilities, Clock, Identity};
 use mpt_proto::endpoint::Endpoint;
@@ -16,7 +17,7 @@ use mpt_proto::packet::Merge;
 use mpt_proto::reorder::ReorderLimits;
 use mpt_proto::sessions::SessionTable;
 use mpt_proto::time::Time;
-use mpt_proto::wire::frame::{Frame, Frames, PathFrame};
+use mpt_proto::wire::frame::{Frame, Frames, PathFrame, PathTestMessage};
 use support::heap::Counting;
 
 #[global_allocator]
@@ -36,6 +37,8 @@ struct Attack {
     sent: usize,
     /// The endpoint's challenges that are not answered yet.
     challenges: Vec<[u8; 8]>,
+    /// Datagrams and bytes from the endpoint.
+    received: (u64, usize),
 }
 
 impl Attack {
@@ -51,7 +54,7 @@ impl Attack {
         let mut attacker = Attacker::new(2, 1);
         let now = Time::after(Duration::from_secs(1));
         attacker.connect(now, &mut endpoint);
-        Self { endpoint, attacker, now, before: 0, used: 0, most: 0, sent: 0, challenges: Vec::new() }
+        Self { endpoint, attacker, now, before: 0, used: 0, most: 0, sent: 0, challenges: Vec::new(), received: (0, 0) }
     }
 
     /// Sends a datagram, and lets the endpoint do a turn.
@@ -71,6 +74,10 @@ impl Attack {
             let used = HEAP.bytes();
             for datagram in batch.bytes().chunks(batch.segment) {
                 let frames = self.attacker.receive(self.now, &mut datagram.to_vec());
+                self.received = (
+                    frames.as_ref().map_or(self.received.0, |(_, number, _)| self.received.0.max(*number)),
+                    self.received.1 + datagram.len(),
+                );
                 let frames = frames.map(|(_, _, frames)| frames).unwrap_or_default();
                 self.challenges.extend(Frames::new(&frames).flatten().filter_map(|frame| match frame {
                     Frame::Path(PathFrame::Challenge(challenge)) => Some(challenge),
@@ -243,4 +250,41 @@ fn the_price_of_a_datagram() {
         (0, body)
     });
     print("packets and repair symbols in turn", repairs);
+}
+
+/// A test of 65 s is requested each 100 ms for 30 s, with another number each time, by a peer that acknowledges all.
+#[test]
+fn requests_for_test_traffic_cause_one_test_of_ten_seconds_at_a_time() {
+    let mut attack = Attack::new();
+    let (mut busy, mut quiet) = (0, 0);
+    for step in 0..3_000_u32 {
+        let before = attack.received.1;
+        let mut body = Vec::new();
+        if step % 10 == 0 {
+            let request = PathTestMessage::Test { number: step, time: Duration::from_secs(65) };
+            push_frame(&mut body, 8, &request.to_body());
+        }
+        for challenge in std::mem::take(&mut attack.challenges) {
+            push_frame(&mut body, 5, &[&[1], &challenge[..]].concat());
+        }
+        // All numbers up to the largest, as a single range.
+        let largest = attack.received.0;
+        let mut range = [0; 8];
+        range[..].copy_from_slice(&(largest | 0xc000_0000_0000_0000).to_be_bytes());
+        let micros = (attack.now.as_nanos() / 1_000) as u32;
+        let ack =
+            [&[0][..], &largest.to_be_bytes(), &0_u32.to_be_bytes(), &micros.to_be_bytes(), &[0; 4], &range].concat();
+        push_frame(&mut body, 2, &ack);
+        attack.send(0, &body);
+        attack.advance(Duration::from_millis(10));
+        if attack.received.1 - before >= 1_000 { busy += 1 } else { quiet += 1 }
+    }
+    attack.report("requests for tests");
+    let refused = attack.endpoint.status().peers[0].drops.of(Dropped::TestRefused);
+    println!("{busy} busy, {quiet} quiet, {refused} refused, {} MB received", attack.received.1 / 1_000_000);
+    assert!(attack.most < LIMIT);
+    // 30 s have three tests, and 300 requests.
+    assert!((290..=297).contains(&refused), "{refused}");
+    // Each test has 0.5 s before its load.
+    assert!((100..=400).contains(&quiet), "{busy} busy, {quiet} quiet");
 }

@@ -65,6 +65,40 @@ fn paths_are_added_and_removed_with_their_interfaces() {
 }
 
 #[test]
+fn one_path_is_tested_in_both_directions_without_the_other() {
+    let Some(rig) = Rig::native("ntest", &TWO, &Native::initiator(&remote())) else { return };
+    rig.wait_until_up(Host::A, &["eth1", "eth2"]);
+    // The peer accepts a test when its link is up there, too.
+    rig.wait_until("B has both paths", |rig| rig.paths_up(Host::B).len() == 2);
+    let sent = |rig: &Rig, name: &str| {
+        let paths = rig.status(Host::A)["peers"][0]["paths"].as_array().expect("paths").clone();
+        let path = paths.into_iter().find(|path| path["name"] == name).expect("the path");
+        path["sent_bytes"].as_u64().expect("bytes")
+    };
+    let before = [sent(&rig, "eth1"), sent(&rig, "eth2")];
+    let output = rig.mpt(Host::A, &["path", "test", "eth1", "--json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["path"], "eth1");
+    let mut bytes = 0;
+    for direction in ["sent", "received"] {
+        let measured = &report[direction];
+        let rate = measured["rate_bits_per_s"].as_u64().expect("a rate");
+        // The wire delays each way by 2 ms and has 50 Mbit/s: a machine can be slower than the wire, not faster.
+        assert!((1..60_000_000).contains(&rate), "{report}");
+        assert!(measured["idle_rtt_us"].as_u64() >= Some(4_000), "{report}");
+        assert!(measured["loss"].as_f64().is_some_and(|loss| (0.0..=1.0).contains(&loss)), "{report}");
+        bytes += rate / 8;
+    }
+    let passed = [sent(&rig, "eth1") - before[0], sent(&rig, "eth2") - before[1]];
+    assert!(passed[0] > bytes / 2 && passed[1] < passed[0] / 5, "{passed:?}, {report}");
+    let table = rig.mpt(Host::A, &["path", "test", "eth2"]);
+    assert!(table.status.success() && text(&table.stdout).contains("from the peer"), "{}", text(&table.stderr));
+    let none = rig.mpt(Host::A, &["path", "test", "eth9"]);
+    assert!(text(&none.stderr).contains("there is no path eth9"), "{}", text(&none.stderr));
+}
+
+#[test]
 fn patterns_exclude_interfaces() {
     let caller = Native::initiator(&remote()).line("interfaces = [\"eth*\", \"!eth2\"]");
     let Some(rig) = Rig::native("npatterns", &TWO, &caller) else { return };

@@ -12,6 +12,7 @@ use crate::peer::Peer;
 use crate::ready::ReadyQueue;
 use crate::routes::Routes;
 use crate::sessions::SessionTable;
+use crate::stats::PathTestOutcome;
 use crate::time::Time;
 
 impl Endpoint {
@@ -128,6 +129,25 @@ impl Endpoint {
     /// [`PeerError::NoSuchPeer`] and [`PeerError::NoSuchPath`].
     pub fn enable_path(&mut self, now: Time, peer: &str, path: &str, enabled: bool) -> Result<(), PeerError> {
         self.with_peer(peer, |peer| peer.enable_path(now, path, enabled))
+    }
+
+    /// Begins a test of a path of a native peer: both ends send on it as fast as congestion control permits, 5 s each.
+    /// [`Self::take_path_test`] returns the outcome.
+    ///
+    /// # Errors
+    /// [`PeerError::NoSuchPeer`], [`PeerError::NotNative`], [`PeerError::NoSuchPath`], [`PeerError::PathDown`] and
+    /// [`PeerError::Busy`].
+    pub fn start_path_test(&mut self, now: Time, peer: &str, path: &str) -> Result<(), PeerError> {
+        self.with_peer(peer, |peer| peer.start_path_test(now, path))
+    }
+
+    /// Returns the outcome of the last test of a path of a peer, once; none while it is going on.
+    ///
+    /// # Errors
+    /// [`PeerError::NoSuchPeer`].
+    pub fn take_path_test(&mut self, peer: &str) -> Result<Option<PathTestOutcome>, PeerError> {
+        let index = self.peer_named(peer)?;
+        Ok(self.peers[index].take_path_test())
     }
 
     /// Handles the report of a peer, through another channel than the paths, that a path went up or down.

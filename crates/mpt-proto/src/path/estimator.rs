@@ -234,6 +234,16 @@ impl PathEstimator {
         self.losses.fraction()
     }
 
+    /// Returns the packets that arrived and those that were lost since the path began.
+    pub fn outcomes(&self) -> (u64, u64) {
+        self.losses.total
+    }
+
+    /// Returns the bytes delivered since the path began.
+    pub fn delivered(&self) -> u64 {
+        self.delivery.delivered()
+    }
+
     /// Returns true if the path loses too much to carry data.
     pub fn is_too_lossy(&self) -> bool {
         self.loss_gate.is_too_lossy()
@@ -422,12 +432,14 @@ impl Sojourn {
     }
 }
 
-/// Fraction of packets lost in the last one to two `LOSS_SPAN`.
+/// Fraction of packets lost in the last one to two `LOSS_SPAN`, and the total.
 #[derive(Clone, Copy, Debug, Default)]
 struct LossRate {
     started: Time,
     current: (u64, u64),
     last: (u64, u64),
+    /// Since the path began.
+    total: (u64, u64),
 }
 
 impl LossRate {
@@ -437,6 +449,7 @@ impl LossRate {
         }
         self.current.0 += acked + spurious;
         self.current.1 = (self.current.1 + lost).saturating_sub(spurious);
+        self.total = (self.total.0 + acked + spurious, (self.total.1 + lost).saturating_sub(spurious));
     }
 
     fn fraction(&self) -> f64 {

@@ -27,7 +27,7 @@ use crate::queue::{Head, Queue};
 use crate::routes::Routes;
 use crate::sched::Schedule;
 use crate::sessions::SessionTable;
-use crate::stats::{Ledger, PeerStatus};
+use crate::stats::{Ledger, PathTestOutcome, PeerStatus};
 use crate::time::Time;
 use crate::trace::TraceEvent;
 use crate::tuning::peer::native::MAX_EVENTS;
@@ -342,6 +342,17 @@ impl Peer {
         let id = self.path_named(name);
         self.require_native()?.0.set_role(now, id?, role);
         Ok(())
+    }
+
+    /// Begins a test of the named path.
+    pub fn start_path_test(&mut self, now: Time, name: &str) -> Result<(), PeerError> {
+        let id = self.path_named(name);
+        self.require_native()?.0.start_path_test(now, id?)
+    }
+
+    /// Returns the outcome of the last test, once.
+    pub fn take_path_test(&mut self) -> Option<PathTestOutcome> {
+        self.native_mut().and_then(|(native, _)| native.take_path_test())
     }
 
     /// A link has another local address: the peer can answer there after it has received something from there.

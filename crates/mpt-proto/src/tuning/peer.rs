@@ -199,3 +199,26 @@ pub mod header_compression {
     /// compression costs a tenth of them.
     pub const FAST_LINK: Rate = Rate::from_bits(1_000_000_000);
 }
+
+/// Tests of a path that an operator requests.
+pub mod path_test {
+    use std::time::Duration;
+
+    /// The time of each direction, with the time before the load: long enough for a round trip of 300 ms to leave
+    /// start-up, short enough to wait for.
+    pub const TIME: Duration = Duration::from_millis(5_500);
+    /// The time before the load, which shows the round trip of the empty path.
+    pub const IDLE_TIME: Duration = Duration::from_millis(500);
+    /// Between two small datagrams of a path: less than [`super::send::RECENT`], so that its peer regards it as heard.
+    pub const PROBE_INTERVAL: Duration = Duration::from_millis(20);
+    /// The fraction of the load in which congestion control finds the rate, which is not measured.
+    pub const SETTLE: f64 = 0.4;
+    /// The longest test traffic that a peer can request.
+    pub const MAX_TIME: Duration = Duration::from_secs(10);
+    /// Minimum time between two starts of a peer's test traffic: a test of both directions takes as long.
+    pub const MIN_INTERVAL: Duration = Duration::from_secs(10);
+    /// Between two copies of a request. One of them is answered by the result.
+    pub const REPEAT: Duration = Duration::from_millis(250);
+    /// Copies of a request: for 15 s, so that a peer whose last test is recent can begin later.
+    pub const REQUESTS: u32 = 60;
+}

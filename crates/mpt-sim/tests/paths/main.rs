@@ -4,5 +4,6 @@
 mod ends;
 mod outages;
 mod overflow;
+mod path_test;
 mod roaming;
 mod roles;

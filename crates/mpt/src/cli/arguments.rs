@@ -400,6 +400,14 @@ pub(super) enum PathCommand {
     Up(PathArgs),
     /// Disable a path until it is enabled again
     Down(PathArgs),
+    /// Measure rate, loss and delay of a path with traffic of its own, 5 s in each direction
+    Test {
+        #[command(flatten)]
+        chosen: PathArgs,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Debug, Args)]

@@ -63,7 +63,20 @@ pub fn path(command: PathCommand) -> Result<(), Failure> {
         PathCommand::List(named) => list(named),
         PathCommand::Up(chosen) => set(chosen, Action::Up),
         PathCommand::Down(chosen) => set(chosen, Action::Down),
+        PathCommand::Test { chosen, json } => test(&chosen, json),
     }
+}
+
+/// Measures a path.
+fn test(chosen: &PathArgs, json: bool) -> Result<(), Failure> {
+    let mut client = connect(&chosen.tunnel)?;
+    let (peer, path) = find(&client.status()?, &chosen.path)?;
+    eprintln!("testing {path} to {peer}: 5 s in each direction");
+    let report = client.test_path(peer, path)?;
+    if report.received.is_none() {
+        eprintln!("the peer did not test its direction\nhint: it runs an older version, or was busy with another test");
+    }
+    if json { print_json(&report) } else { print(render::path_test(&report)) }
 }
 
 /// Lists, adds, removes or shows peers.

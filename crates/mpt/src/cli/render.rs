@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use crate::control::report::{BUSY, PathReport, PeerReport, Report};
+use crate::control::report::{BUSY, LoadedPathReport, PathReport, PathTestReport, PeerReport, Report};
 use crate::control::verdict;
 use crate::figures::{bytes, digits};
 
@@ -53,6 +53,21 @@ pub fn paths(report: &Report) -> String {
     table(all)
 }
 
+/// Formats the result of a test, a direction per line.
+pub fn path_test(report: &PathTestReport) -> String {
+    let heading = ["DIRECTION", "RATE", "LOSS", "RTT IDLE", "RTT LOADED"].map(str::to_owned).to_vec();
+    let row = |direction: &str, measured: Option<LoadedPathReport>| {
+        vec![
+            direction.to_owned(),
+            bits(measured.map(|measured| measured.rate_bits_per_s)),
+            percent(measured.map(|measured| measured.loss)),
+            milliseconds(measured.map(|measured| measured.idle_rtt_us)),
+            milliseconds(measured.map(|measured| measured.loaded_rtt_us)),
+        ]
+    };
+    table(vec![heading, row("to the peer", Some(report.sent)), row("from the peer", report.received)])
+}
+
 /// Formats the peers, one per line.
 pub fn peers(report: &Report) -> String {
     let heading = ["PEER", "PATHS UP", "SENT", "RECEIVED", "DROPPED"].map(str::to_owned).to_vec();
@@ -79,8 +94,21 @@ pub fn lines(things: &[impl Display]) -> String {
 type Row = Vec<String>;
 
 /// Headings of right-aligned columns.
-const FIGURES: [&str; 11] =
-    ["RTT", "LOAD", "LOSS", "RATE", "OUT", "IN", "SENT", "RECEIVED", "SHARE", "WEIGHT", "DROPPED"];
+const FIGURES: [&str; 13] = [
+    "RTT",
+    "RTT IDLE",
+    "RTT LOADED",
+    "LOAD",
+    "LOSS",
+    "RATE",
+    "OUT",
+    "IN",
+    "SENT",
+    "RECEIVED",
+    "SHARE",
+    "WEIGHT",
+    "DROPPED",
+];
 
 /// Returns heading and rows for the present state of a peer's paths, with rates in bit/s. Plain mode measures neither
 /// load, loss nor rate, so the weight has their place.
@@ -121,7 +149,11 @@ pub(super) fn milliseconds(us: Option<u64>) -> String {
 }
 
 pub(super) fn loss(path: &PathReport) -> String {
-    or_dash(path.loss.map(|loss| format!("{} %", digits(loss * 100.0))))
+    percent(path.loss)
+}
+
+fn percent(fraction: Option<f64>) -> String {
+    or_dash(fraction.map(|fraction| format!("{} %", digits(fraction * 100.0))))
 }
 
 /// Formats a rate in bit/s.

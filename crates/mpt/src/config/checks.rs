@@ -8,10 +8,10 @@ use ipnet::IpNet;
 use mpt_proto::classify::Pattern;
 use mpt_proto::sched::SchedulerKind;
 
-use super::defaults;
 use super::model::{At, Auto, File, Path, Peer};
 use super::problem::ProblemLog;
 use super::values::Mode;
+use super::{bypass, defaults, forward};
 use crate::daemon::nft;
 use crate::interface_name::RESERVED;
 
@@ -27,6 +27,8 @@ pub fn check(file: &File, log: &mut ProblemLog<'_>) {
     unreachable_rules(file, log);
     redundant_scheduler(file, log);
     kill_switch(file, log);
+    bypass::check(file, log);
+    forward::check(file, log);
     gateway(file, log);
     share(file, log);
     dns(file, log);

@@ -20,9 +20,11 @@
 //! Reading continues after an error, so that a user sees all of them at once. A wrong value is left out, and its
 //! absence causes no further error. `docs/guide/config.md` is the user reference; a test keeps it complete.
 
+pub mod bypass;
 mod checks;
 pub mod defaults;
 pub mod describe;
+pub mod forward;
 mod include;
 pub mod model;
 mod native;

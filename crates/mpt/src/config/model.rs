@@ -12,7 +12,9 @@ use mpt_proto::path_manager::{Pairs, Patterns};
 use mpt_proto::time::Rate;
 use mpt_proto::{reorder, sched};
 
+use super::bypass::BypassRule;
 use super::defaults;
+use super::forward::Forward;
 use super::problem::{Lines, Problem, Severity};
 use crate::legacy::model::{Connection, Secret};
 
@@ -41,6 +43,12 @@ pub struct File {
     pub kill_switch: At<bool>,
     /// Networks that stay reachable outside the tunnel with the kill switch; the attached private ones if absent.
     pub outside: Option<Vec<At<IpNet>>>,
+    /// Traffic that leaves beside the tunnel.
+    pub bypass: Vec<At<BypassRule>>,
+    /// Ports of this host that lead to hosts behind peers.
+    pub forwards: Vec<Forward>,
+    /// Networks behind this host to which connections from the tunnel may be opened.
+    pub reachable: Vec<At<IpNet>>,
     /// Source NAT for packets from the tunnel to other hosts.
     pub masquerade: bool,
     /// The gateway forwards between clients.

@@ -182,7 +182,7 @@ pub fn refuse_order(table: &mut Reader<'_, '_, '_>) {
 }
 
 /// Keys of native mode at the top of the file.
-pub const TOP: [&str; 6] = ["private_key", "private_key_file", "congestion", "fec", "kill_switch", "outside"];
+pub const TOP: [&str; 7] = ["private_key", "private_key_file", "congestion", "fec", "kill_switch", "outside", "bypass"];
 /// In a peer.
 pub const PEER: [&str; 7] =
     ["public_key", "preshared_key", "preshared_key_file", "interfaces", "remote", "pairs", "ports"];

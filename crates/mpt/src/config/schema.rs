@@ -21,7 +21,7 @@ use super::problem::{Lines, ProblemLog};
 use super::reader::{NameGenerator, Reader};
 use super::value_types::{as_u32, as_usize};
 use super::values::{At, Mode};
-use super::{checks, defaults, include, native, original, rules, value_types};
+use super::{bypass, checks, defaults, forward, include, native, original, rules, value_types};
 
 /// Reads the whole file. Missing or invalid values are reported and left out.
 pub fn file(document: &DeTable<'_>, log: &mut ProblemLog<'_>) -> File {
@@ -46,6 +46,9 @@ pub fn file(document: &DeTable<'_>, log: &mut ProblemLog<'_>) -> File {
         routes: top.list("routes", &value_types::network("10.82.0.0/16")),
         kill_switch: kill_switch(&mut top, &wire),
         outside: if wire.is(Mode::Plain) { None } else { native::outside(&mut top) },
+        bypass: if wire.is(Mode::Plain) { Vec::new() } else { bypass::rules(&mut top) },
+        forwards: forward::forwards(&mut top),
+        reachable: top.list("reachable", &value_types::network("192.168.5.10/32")),
         masquerade: top.read_or("masquerade", &value_types::boolean(), defaults::MASQUERADE).value,
         client_to_client: top.read_or("client_to_client", &value_types::boolean(), defaults::CLIENT_TO_CLIENT),
         lan: top.list("lan", &value_types::network("192.168.7.0/24")),

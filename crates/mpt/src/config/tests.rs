@@ -19,8 +19,19 @@ fn keys_of_the_schema() -> BTreeSet<String> {
     log.known()
         .iter()
         .filter(|key| {
-            !["plain", "original", "rule", "peer", "peer.plain", "peer.original", "peer.path", "peer.path.original"]
-                .contains(&key.as_str())
+            ![
+                "plain",
+                "original",
+                "rule",
+                "bypass",
+                "forward",
+                "peer",
+                "peer.plain",
+                "peer.original",
+                "peer.path",
+                "peer.path.original",
+            ]
+            .contains(&key.as_str())
         })
         .cloned()
         .collect()

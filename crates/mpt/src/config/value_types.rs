@@ -275,6 +275,14 @@ pub fn name(example: &str) -> ValueType<String> {
     ValueType::text(NAME, example, |text| is_name(text).then(|| text.to_owned()))
 }
 
+/// The name of a set of nftables, to which the IP version is appended.
+pub fn set_name(example: &str) -> ValueType<String> {
+    let is_allowed = |c: char| c.is_ascii_lowercase() || c == '_';
+    ValueType::text("a name of 1 to 24 letters from a to z and \"_\"", example, move |text| {
+        ((1..=24).contains(&text.len()) && text.chars().all(is_allowed)).then(|| text.to_owned())
+    })
+}
+
 /// The description of [`name`].
 pub const NAME: &str = "a name of 1 to 32 characters, without spaces and \"/\"";
 

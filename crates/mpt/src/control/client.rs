@@ -13,7 +13,7 @@ use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
 use nix::unistd::geteuid;
 use serde_json::Value;
 
-use super::report::Report;
+use super::report::{PathTestReport, Report};
 use super::{Request, Response, RunDir};
 use crate::Failure;
 
@@ -84,6 +84,18 @@ impl Client {
         let timeout = if waits_for_peer { PEER_TIMEOUT } else { TIMEOUT };
         self.stream.get_ref().set_read_timeout(Some(timeout)).map_err(|error| self.lost(&error))?;
         self.exchange_checked(request).map(|_| ())
+    }
+
+    /// Tests a path, and waits for the result.
+    ///
+    /// # Errors
+    /// The daemon does not respond, there is no such path, or it went down.
+    pub fn test_path(&mut self, peer: String, path: String) -> Result<PathTestReport, Failure> {
+        self.stream.get_ref().set_read_timeout(Some(TEST_TIMEOUT)).map_err(|error| self.lost(&error))?;
+        match self.exchange_checked(&Request::Test { peer, path })? {
+            Response::Tested(report) => Ok(report),
+            other => Err(self.malformed(&format!("{other:?}"))),
+        }
     }
 
     /// Ends the tunnel, and waits until it has cleaned up.
@@ -258,6 +270,8 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 /// `create` and `path` wait for a peer that runs the original: two rounds of six attempts, 500 ms apart, and as long
 /// for an earlier exchange with the peer.
 const PEER_TIMEOUT: Duration = Duration::from_secs(14);
+/// Longer than both directions of a test and all copies of its request: 5 s and 15 s.
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Long enough for some packets of a call, short enough to wait for.
 const RATE_INTERVAL: Duration = Duration::from_millis(500);
 /// Peers in a report: the daemon makes one of as many in less than a millisecond.

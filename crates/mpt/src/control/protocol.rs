@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::report::Report;
+use super::report::{PathTestReport, Report};
 use crate::Failure;
 
 /// A request to a running tunnel.
@@ -30,6 +30,13 @@ pub enum Request {
         path: String,
         /// Up or down.
         action: Action,
+    },
+    /// Measure a path with traffic of its own; answered when both directions are measured.
+    Test {
+        /// The peer's name.
+        peer: String,
+        /// The path's name.
+        path: String,
     },
     /// Take the paths between two addresses up or down.
     Ends {
@@ -120,6 +127,8 @@ pub enum Response {
     Done {},
     /// The status report.
     Status(Report),
+    /// The result of [`Request::Test`].
+    Tested(PathTestReport),
     /// An event, for a client that watches.
     Event(Event),
     /// Events were lost, because the client did not read.

@@ -4,12 +4,13 @@
 //! unknown fields.
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 use mpt_proto::config::PathRole;
 use mpt_proto::drops::Drops;
 use mpt_proto::path::{Demotion, DownCause, PathState};
 use mpt_proto::reorder::ReorderStats;
-use mpt_proto::stats::{EndpointStatus, PathStatus, PeerStatus};
+use mpt_proto::stats::{EndpointStatus, LoadedPath, PathStatus, PeerStatus};
 use mpt_proto::time::Time;
 use serde::{Deserialize, Serialize};
 
@@ -119,6 +120,44 @@ pub struct ReorderReport {
     pub unordered: u64,
     /// The longest time until a gap was filled.
     pub longest_gap_us: u64,
+}
+
+/// The result of a test of a path.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PathTestReport {
+    /// The peer's name.
+    pub peer: String,
+    /// The path's name.
+    pub path: String,
+    /// The way to the peer.
+    pub sent: LoadedPathReport,
+    /// The way from the peer; absent if the peer did not test it.
+    pub received: Option<LoadedPathReport>,
+}
+
+/// One direction of a path under load.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LoadedPathReport {
+    /// Bits per second that arrived, without IP and UDP headers.
+    pub rate_bits_per_s: u64,
+    /// Fraction of datagrams that were lost, 0 to 1.
+    pub loss: f64,
+    /// The least round trip before the load, in microseconds.
+    pub idle_rtt_us: u64,
+    /// The mean round trip under load, in microseconds.
+    pub loaded_rtt_us: u64,
+}
+
+impl From<LoadedPath> for LoadedPathReport {
+    fn from(path: LoadedPath) -> Self {
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        Self {
+            rate_bits_per_s: path.rate.bits(),
+            loss: path.loss(),
+            idle_rtt_us: micros(path.idle),
+            loaded_rtt_us: micros(path.loaded),
+        }
+    }
 }
 
 /// The report of a path.

@@ -90,7 +90,7 @@ impl Watch {
                     }
                 }
                 Ok(Response::Error { what, hint }) => return Err(Failure { what, hint }),
-                Ok(Response::Done {}) => {}
+                Ok(Response::Done {} | Response::Tested(_)) => {}
                 Err(error) => return Err(self.client.malformed(&error.to_string())),
             }
         }

@@ -32,6 +32,10 @@ impl Daemon {
             Request::Path { peer, path, action } => {
                 return self.set_paths(now, client, vec![(peer.clone(), path.clone())], *action);
             }
+            Request::Test { peer, path } => {
+                let started = self.start_path_test(now, client, peer, path);
+                return started.err().map(Response::from);
+            }
             Request::Ends { local, remote, action } => match self.paths_between(*local, *remote) {
                 Ok(names) => return self.set_paths(now, client, names, *action),
                 Err(failure) => Err(failure),
@@ -70,7 +74,11 @@ impl Daemon {
             let what = match error {
                 PeerError::NoSuchPeer => format!("there is no peer {peer}"),
                 PeerError::NoSuchPath => format!("there is no path {path} to the peer {peer}"),
-                PeerError::NotNative | PeerError::NoAddress | PeerError::NoSlot => error.to_string(),
+                PeerError::NotNative
+                | PeerError::NoAddress
+                | PeerError::NoSlot
+                | PeerError::PathDown
+                | PeerError::Busy => error.to_string(),
             };
             Failure::new(what).hint("mpt path list")
         })
@@ -365,6 +373,8 @@ fn changed_startup_key(running: &File, fresh: &File) -> Option<(usize, &'static 
         (running.mtu == fresh.mtu, line(fresh.mtu.as_ref().map(|mtu| mtu.line)), "mtu"),
         (running.masquerade == fresh.masquerade, 0, "masquerade"),
         (running.share.is_empty() == fresh.share.is_empty(), fresh.share.line, "share"),
+        (running.forwards.is_empty() == fresh.forwards.is_empty(), 0, "the first or the last [[forward]]"),
+        (running.reachable.is_empty() == fresh.reachable.is_empty(), 0, "reachable"),
         (same_original, 0, "[original]"),
     ];
     all.into_iter().find(|(same, ..)| !same).map(|(_, line, key)| (line, key))

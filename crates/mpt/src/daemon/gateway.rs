@@ -24,8 +24,9 @@ use mpt_linux::netlink::{Link, Netlink};
 
 use super::forwarding::{self, Forwarding};
 use super::nft::{self, Table};
-use super::policy_routing;
+use super::port_forward::PortForward;
 use super::share::{self, Share};
+use super::{bypass_rules, policy_routing};
 use crate::Failure;
 use crate::config::File;
 use crate::control::RunDir;
@@ -48,7 +49,7 @@ impl Gateway {
     /// `nft` is missing or fails, a foreign table has the name, or forwarding cannot be enabled.
     pub fn open(file: &File, run: &RunDir) -> Result<Option<Self>, Failure> {
         clean(&file.interface, run)?;
-        if !file.masquerade && file.share.is_empty() {
+        if !is_needed(file) {
             return Ok(None);
         }
         let table = table_of(&file.interface);
@@ -87,6 +88,8 @@ impl Gateway {
             shared: share::set(file),
             has_kill_switch: policy_routing::has_kill_switch(file),
             only_for_tunnel: &self.forwarding.only_for_tunnel,
+            beside: bypass_rules::accept_forwarded(file),
+            ports: PortForward::of(file, &nft::quoted_tunnel(&self.name)?),
         };
         self.table.install(chains.text())
     }
@@ -134,6 +137,11 @@ impl Drop for Gateway {
     }
 }
 
+/// Returns true if anything is forwarded.
+pub fn is_needed(file: &File) -> bool {
+    file.masquerade || [file.share.is_empty(), file.forwards.is_empty(), file.reachable.is_empty()].contains(&false)
+}
+
 /// Reverts the configuration of the tunnel with this name, if its state file exists. Returns true if it existed.
 ///
 /// # Errors
@@ -149,7 +157,12 @@ pub fn clean(name: &str, run: &RunDir) -> Result<bool, Failure> {
 
 /// Returns the table, which is named after the tunnel.
 fn table_of(interface: &str) -> Table {
-    Table::new("mpt", interface, format!("mpt: made for {interface}, removed with it"), "masquerade or share")
+    Table::new(
+        "mpt",
+        interface,
+        format!("mpt: made for {interface}, removed with it"),
+        "masquerade, share, forward or reachable",
+    )
 }
 
 /// The settings that determine the chains.
@@ -165,12 +178,18 @@ struct Chains<'a> {
     has_kill_switch: bool,
     /// Families that the host did not forward before.
     only_for_tunnel: &'a [&'static str],
+    /// The rule that accepts connections beside the tunnel.
+    beside: String,
+    /// Forwarded ports and reachable networks.
+    ports: PortForward,
 }
 
 impl Chains<'_> {
     fn text(&self) -> String {
         let Self { tunnel, .. } = self;
-        let (mut forward, mut nat, mut chains) = (String::new(), String::new(), ANSWERS.to_owned());
+        let (mut forward, mut nat, mut chains) = (self.beside.clone(), String::new(), ANSWERS.to_owned());
+        forward += &self.ports.forward;
+        chains += &self.ports.chains;
         if let Some(shared) = &self.shared {
             let (is_alone, has_kill_switch) = (!self.masquerade, self.has_kill_switch);
             let share = Share { tunnel, shared, is_alone, has_kill_switch, only_for_tunnel: self.only_for_tunnel };
@@ -184,6 +203,13 @@ impl Chains<'_> {
                  oifname {tunnel} drop\n"
             );
             nat += &format!("    iifname {tunnel} oifname != {tunnel} masquerade\n");
+        }
+        if !self.ports.is_empty() && !self.masquerade && self.shared.is_none() {
+            let rules = ["iifname", "oifname"].map(|direction| format!("{direction} {tunnel} jump answers\n"));
+            let families = self.only_for_tunnel.iter();
+            let rules =
+                families.flat_map(|family| rules.iter().map(move |rule| format!("    meta nfproto {family} {rule}")));
+            forward.extend(rules);
         }
         if let Some(uplinks) = self.uplinks() {
             let rule = |family: &&str| format!("    meta nfproto {family} iifname {uplinks} jump answers\n");
@@ -248,8 +274,20 @@ mod tests {
             let only_for_tunnel = &["ipv4"];
             let tunnel = "\"mpt0\"".to_owned();
             let (masquerade, client_to_client, lan, shared, has_kill_switch) = (true, false, Vec::new(), None, false);
-            Chains { tunnel, uplinks, masquerade, client_to_client, lan, shared, has_kill_switch, only_for_tunnel }
-                .text()
+            let beside = String::new();
+            Chains {
+                tunnel,
+                uplinks,
+                masquerade,
+                client_to_client,
+                lan,
+                shared,
+                has_kill_switch,
+                only_for_tunnel,
+                beside,
+                ports: PortForward::default(),
+            }
+            .text()
         };
         assert!(!chains(&[]).contains("{  }") && !chains(&[]).contains("jump answers"));
         assert!(chains(&["eth0", "wwan0"]).contains("oifname { \"eth0\", \"wwan0\" } accept"));

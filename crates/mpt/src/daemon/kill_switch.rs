@@ -5,12 +5,13 @@
 //! by which it leaves, however that was selected.
 //!
 //! ```text
-//!   output    accept    lo, the tunnel, our own mark
+//!   output    accept    lo, the tunnel, our own mark, which packets of `[[bypass]]` have, too
 //!             drop      with `dns`: queries to other name servers
 //!             accept    DHCP, neighbour discovery, multicast membership: a link fails without these
 //!             accept    local networks
 //!             drop
-//!   forward   accept    the tunnel, and from it to shared interfaces
+//!   forward   accept    the tunnel, connections of `[[bypass]]`; from the tunnel to shared interfaces, and
+//!                       answers to visitors of `[[forward]]`
 //!             drop      with `dns`: queries to other name servers
 //!             accept    local networks
 //!             drop
@@ -29,7 +30,7 @@ use ipnet::IpNet;
 use mpt_linux::netlink::Netlink;
 
 use super::nft::{self, Table};
-use super::{policy_routing, share};
+use super::{bypass_rules, policy_routing, share};
 use crate::Failure;
 use crate::config::File;
 
@@ -126,20 +127,24 @@ const LINK_LOCAL: [&str; 4] = ["169.254.0.0/16", "224.0.0.0/24", "fe80::/10", "f
 
 fn chains(file: &File, local: &BTreeMap<String, Vec<IpNet>>) -> Result<String, Failure> {
     let (tunnel, mark) = (nft::quoted_tunnel(&file.interface)?, policy_routing::mark(file).unwrap_or_default());
-    let networks = accept_networks(file, local);
+    let (networks, beside) = (accept_networks(file, local), bypass_rules::accept_forwarded(file));
     let link = if file.outside.is_none() { nft::destination_rules("", &LINK_LOCAL, "accept") } else { String::new() };
     let (queries, mut leases, mut answers) = (drop_queries(file), String::new(), String::new());
+    if !file.forwards.is_empty() {
+        // Answers to visitors, whose connections `[[forward]]` has led into the tunnel.
+        answers += &format!("    iifname {tunnel} ct status dnat ct direction reply accept\n");
+    }
     if let Some(shared) = share::set(file) {
         // The offer of a DHCP server (RFC 2131 section 4.1). The answers from the tunnel have any destination.
         leases = format!("    oifname {shared} ip daddr 255.255.255.255 udp sport 67 udp dport 68 accept\n");
-        answers = format!("    iifname {tunnel} oifname {shared} accept\n");
+        answers += &format!("    iifname {tunnel} oifname {shared} accept\n");
     }
     Ok(format!(
         "  chain output {{\n    type filter hook output priority {LAST}; policy drop;\n    \
          oifname {{ \"lo\", {tunnel} }} accept\n    meta mark {mark:#x} accept\n\
          {queries}{KEEP_LINKS}{leases}{link}{networks}  }}\n  \
          chain forward {{\n    type filter hook forward priority {LAST}; policy drop;\n    \
-         oifname {tunnel} accept\n{answers}{queries}{networks}  }}\n"
+         oifname {tunnel} accept\n{beside}{answers}{queries}{networks}  }}\n"
     ))
 }
 
@@ -235,6 +240,14 @@ mod tests {
         let v4 = chains("dns = [\"10.77.0.1\"]\n");
         assert_eq!(v4.matches("ip daddr != { 10.77.0.1 } meta l4proto { tcp, udp } th dport 53 drop").count(), 2);
         assert_eq!(v4.matches("meta nfproto ipv6 meta l4proto { tcp, udp } th dport 53 drop").count(), 2);
+    }
+
+    #[test]
+    fn answers_to_visitors_of_forwarded_ports_pass() {
+        let chains = |more: &str| chains(&file(more), &BTreeMap::new()).unwrap();
+        let forward = "[[forward]]\nport = 8443\nto = \"10.82.0.9:443\"\npeer = \"peer\"\n";
+        assert!(chains(forward).contains("iifname \"mpt0\" ct status dnat ct direction reply accept"));
+        assert!(!chains("").contains("dnat"));
     }
 
     #[test]

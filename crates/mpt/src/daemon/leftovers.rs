@@ -5,6 +5,7 @@ use mpt_linux::netlink::Netlink;
 use mpt_linux::privilege::Capability;
 use nix::unistd::geteuid;
 
+use super::bypass_rules::BypassRules;
 use super::kill_switch::KillSwitch;
 use super::name_servers::Restorer;
 use super::policy_routing::{self, PolicyRouting};
@@ -21,7 +22,12 @@ pub(super) fn with_leftover_state(name: &str, run: &RunDir, failure: Failure) ->
     let rules = PolicyRouting::of(name).existing_rules(&mut netlink).unwrap_or_default();
     let routes = routes::stale_bypasses(name, run, &mut netlink).unwrap_or_default();
     let blocks = is_blocking(name);
-    if blocks || !rules.is_empty() || !routes.is_empty() || run.undo_file(name).exists() {
+    if blocks
+        || BypassRules::of(name).is_active()
+        || !rules.is_empty()
+        || !routes.is_empty()
+        || run.undo_file(name).exists()
+    {
         run.leave_marker(name);
     }
     if !blocks {
@@ -50,7 +56,9 @@ pub fn clean_up(interface: &str) -> Result<bool, Failure> {
     }
     let _alone = run.claim(interface)?;
     let mut netlink = Netlink::open()?;
-    let rules = PolicyRouting::of(interface).clear(&mut netlink)? | KillSwitch::of(interface).clear()?;
+    let rules = PolicyRouting::of(interface).clear(&mut netlink)?
+        | KillSwitch::of(interface).clear()?
+        | BypassRules::of(interface).clear()?;
     let routes = routes::clean(interface, &run, &mut netlink)?;
     let forwarding = gateway::clean(interface, &run)?;
     let name_servers = name_servers.map_or(Ok(false), Restorer::restore)?;

@@ -3,22 +3,26 @@
 //! [`setup`] opens sockets and devices, [`event_loop`] moves packets, [`links`] are the sockets, [`routes`] the routes,
 //! [`policy_routing`] routes the whole Internet into the tunnel, [`kill_switch`] drops what evades that, and
 //! [`gateway`] forwards to the Internet, and from the interfaces of [`share`] into the tunnel, after [`forwarding`] has
-//! switched that on; both use tables of [`nft`], which [`restore`] keeps in effect. [`name_servers`] sets those of the
-//! host, where needed in [`resolv_conf`]. [`mtu`] follows what the paths to each peer carry. [`netlink_events`] takes
+//! switched that on, or from ports of this host to hosts behind peers ([`port_forward`]); both use tables of [`nft`],
+//! which [`restore`] keeps in effect. [`name_servers`] sets those of the host, where needed in [`resolv_conf`]. [`mtu`]
+//! follows what the paths to each peer carry. [`netlink_events`] takes
 //! the state of interfaces; [`interface_sync`] updates paths when interfaces change, with the sockets of
 //! [`path_sockets`], [`retry_log`] schedules retries, and [`restore_limit`] limits how often state is restored that
-//! another program keeps removing; [`bypass`] suspends default routes and kill switch for a while; [`names`] follows
+//! another program keeps removing; [`bypass`] suspends default routes and kill switch for a while,
+//! [`bypass_rules`] exempts selected traffic from both; [`names`] follows
 //! the addresses of peers with names, which [`resolver`] looks up; [`metering`] counts the traffic of paths with a
 //! limit in a [`usage_file`], [`path_changes`] collects what is logged of paths, [`service`] notifies the service
 //! manager, [`handshake_flood`] limits floods; [`handshake_clock`] keeps the last timestamp over a restart, and
 //! [`peer_addresses`] the addresses of peers. [`clients`] serves the sockets for commands and status, [`commands`]
-//! executes commands, [`peers`] adds and removes peers, [`pending`] are commands that wait for one, [`user`] gives up
+//! executes commands, [`peers`] adds and removes peers, [`pending`] are commands that wait for one, [`path_tests`]
+//! those that wait for a measurement, [`user`] gives up
 //! the rights of root, [`config_files`] keeps access to the configuration, [`control_port`] is the protocol of the
-//! original MPT, [`qlog`] writes the event trace, and [`diagnosis`] logs why a tunnel does not connect, [`processor`] measures how busy this process is. [`leftovers`]
-//! removes what a killed tunnel left behind. This file opens everything, and is the main loop over all of them and
-//! signals.
+//! original MPT, [`qlog`] writes the event trace, [`processor`] measures how busy this process is, and [`diagnosis`]
+//! logs why a tunnel does not connect. [`leftovers`] removes what a killed tunnel left behind. This file opens
+//! everything, and is the main loop over all of them and signals.
 
 mod bypass;
+mod bypass_rules;
 mod clients;
 mod commands;
 pub mod config_files;
@@ -41,10 +45,12 @@ mod netlink_events;
 pub(crate) mod nft;
 mod path_changes;
 mod path_sockets;
+mod path_tests;
 mod peer_addresses;
 mod peers;
 mod pending;
 pub(crate) mod policy_routing;
+mod port_forward;
 mod processor;
 mod qlog;
 mod resolv_conf;
@@ -85,6 +91,7 @@ pub use leftovers::{activate_kill_switch, clean_up, is_blocking};
 use metering::Metering;
 use names::Names;
 use path_changes::{PathChange, PathChanges};
+use path_tests::PendingTest;
 use peer_addresses::PeerAddresses;
 use pending::PendingCommand;
 use processor::ProcessorLoad;
@@ -189,6 +196,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         sockets,
         control_port,
         pending,
+        path_tests: Vec::new(),
         interface_sync: interfaces,
         narrow_peers: Some(Vec::new()),
         metering,
@@ -242,6 +250,8 @@ struct Daemon {
     service: Service,
     /// Commands that wait for a peer's answer.
     pending: Vec<PendingCommand>,
+    /// Tests of paths whose results clients wait for.
+    path_tests: Vec<PendingTest>,
     interface_sync: InterfaceSync,
     /// The peers that carry less than the configured MTU, by index, and what they carry, as last applied. None after a
     /// change of the configuration.
@@ -345,6 +355,7 @@ impl Daemon {
         self.handshake_clock.poll(now, &self.driver.endpoint);
         self.poll_peer_addresses(now);
         self.adapt_mtu();
+        self.poll_path_tests();
         // Events of this iteration are processed at once, not at the next wake-up.
         let path_events = self.process_path_events(now).then_some(now);
         let clients = self.poll_clients(now);

@@ -108,10 +108,11 @@ impl Table {
         Ok(self.list()?.map(|listing| listing.contains(&self.comment)))
     }
 
-    /// Returns the table without counters; `None` if there is none.
+    /// Returns the table without counters and the contents of its sets; `None` if there is none.
     fn list(&self) -> Result<Option<String>, Failure> {
         let mut command = Command::new(program());
-        let command = command.args(["--stateless", "list", "table", "inet", &self.name]).stdin(Stdio::null());
+        let command =
+            command.args(["--stateless", "--terse", "list", "table", "inet", &self.name]).stdin(Stdio::null());
         let listed = command.output().map_err(|error| self.no_nft(&error))?;
         Ok(listed.status.success().then(|| String::from_utf8_lossy(&listed.stdout).into_owned()))
     }

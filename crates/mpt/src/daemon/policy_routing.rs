@@ -24,6 +24,7 @@ use mpt_linux::Error;
 use mpt_linux::netlink::{Change, MAIN_TABLE, Netlink, Prefix, Route, Rule};
 use nix::libc;
 
+use super::port_forward;
 use crate::config::File;
 use crate::config::model::Mode;
 
@@ -61,7 +62,8 @@ impl PolicyRouting {
 
     fn apply_family(&self, file: &File, tun: u32, ipv6: bool, netlink: &mut Netlink) -> Result<bool, Error> {
         let (leads, blocks) = (routes_everything(file, ipv6), has_kill_switch(file));
-        if !leads && !blocks {
+        let answers = port_forward::answer_mark(file).filter(|_| !leads);
+        if !leads && !blocks && answers.is_none() {
             return self.clear_family(ipv6, netlink);
         }
         let blocking = match blocks {
@@ -69,11 +71,13 @@ impl PolicyRouting {
             false => netlink.remove_unreachable_route(self.mark, ipv6)?,
         };
         let route = self.route(file, tun, ipv6);
-        let leading = match leads {
+        let leading = match leads || answers.is_some() {
             true => netlink.add_route(&route)?,
             false => netlink.remove_route(&route)?,
         };
-        let (found, rules) = (netlink.rules_for_mark(self.mark, ipv6)?, self.rules(priority(file), ipv6));
+        let mut rules = if leads || blocks { self.rules(priority(file), ipv6).to_vec() } else { Vec::new() };
+        rules.extend(answers.map(|mark| self.answer_rule(mark, ipv6)));
+        let found = self.found(ipv6, netlink)?;
         for rule in rules.iter().filter(|rule| !found.contains(rule)) {
             netlink.add_rule(rule)?;
         }
@@ -95,14 +99,18 @@ impl PolicyRouting {
     /// # Errors
     /// The kernel refused the query.
     pub fn existing_rules(&self, netlink: &mut Netlink) -> Result<Vec<Rule>, Error> {
-        let ipv4 = netlink.rules_for_mark(self.mark, false)?;
-        Ok([ipv4, netlink.rules_for_mark(self.mark, true)?].concat())
+        Ok([self.found(false, netlink)?, self.found(true, netlink)?].concat())
+    }
+
+    fn found(&self, ipv6: bool, netlink: &mut Netlink) -> Result<Vec<Rule>, Error> {
+        let own = netlink.rules_for_mark(self.mark, ipv6)?;
+        Ok([own, netlink.rules_for_mark(answer_mark_of(self.mark), ipv6)?].concat())
     }
 
     /// Removes the rules last, since they indicate that there is state. Nothing uses the table then, and its other
     /// route disappears with the TUN device.
     fn clear_family(&self, ipv6: bool, netlink: &mut Netlink) -> Result<bool, Error> {
-        let found = netlink.rules_for_mark(self.mark, ipv6)?;
+        let found = self.found(ipv6, netlink)?;
         if !found.is_empty() {
             netlink.remove_unreachable_route(self.mark, ipv6)?;
         }
@@ -120,6 +128,12 @@ impl PolicyRouting {
             suppress_prefix_length: None,
         };
         [Rule { priority, table: MAIN_TABLE, suppress_prefix_length: Some(0), ..ours }, ours]
+    }
+
+    /// Returns the rule that leads answers to connections from the tunnel back into it.
+    fn answer_rule(&self, mark: u32, ipv6: bool) -> Rule {
+        let priority = ANSWER_PRIORITY;
+        Rule { ipv6, priority, mark: Some(mark), invert: false, table: self.mark, suppress_prefix_length: None }
     }
 
     fn route(&self, file: &File, tun: u32, ipv6: bool) -> Route {
@@ -162,6 +176,13 @@ fn priority(file: &File) -> u32 {
 }
 
 const KILL_SWITCH_PRIORITY: u32 = 10;
+/// Before the rules of [`priority`], which have the same table.
+const ANSWER_PRIORITY: u32 = 31_999;
+
+/// Returns the mark of answers to connections from the tunnel with this mark.
+pub fn answer_mark_of(mark: u32) -> u32 {
+    mark | 1 << 17
+}
 
 /// Returns true if a rule has the priority of a kill switch.
 pub fn is_kill_switch(rules: &[Rule]) -> bool {

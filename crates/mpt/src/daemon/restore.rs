@@ -9,7 +9,7 @@ use mpt_linux::reactor::Interest;
 use mpt_proto::time::Time;
 
 use super::gateway::Gateway;
-use super::{Daemon, FORWARDING, TABLES, policy_routing};
+use super::{Daemon, FORWARDING, TABLES, bypass_rules, policy_routing};
 use crate::Failure;
 
 impl Daemon {
@@ -24,7 +24,8 @@ impl Daemon {
 
     /// Subscribes to changes of the tunnel's tables and of forwarding, if the tunnel has these.
     pub(super) fn watch_tables(&mut self, now: Time) -> Result<(), Failure> {
-        let has_tables = policy_routing::has_kill_switch(&self.file) || self.gateway.is_some();
+        let has_bypasses = bypass_rules::mark(&self.file).is_some();
+        let has_tables = policy_routing::has_kill_switch(&self.file) || has_bypasses || self.gateway.is_some();
         if has_tables && self.table_monitor.is_none() {
             let monitor = TableMonitor::open()?;
             self.driver.reactor.add(&monitor, TABLES, Interest::Read)?;
@@ -70,7 +71,8 @@ impl Daemon {
     pub(super) fn handle_table_events(&mut self, now: Time) -> Result<(), Failure> {
         let Some(monitor) = &mut self.table_monitor else { return Ok(()) };
         let kill_switch = self.routes.kill_switch().table().to_owned();
-        let names = [Some(kill_switch.as_str()), self.gateway.as_ref().map(Gateway::table)];
+        let bypass_rules = self.routes.bypass_rules().table().to_owned();
+        let names = [Some(kill_switch.as_str()), Some(&bypass_rules), self.gateway.as_ref().map(Gateway::table)];
         if monitor.take_changed(&names.into_iter().flatten().collect::<Vec<_>>())? {
             self.restore_tables(now);
         }
@@ -83,7 +85,8 @@ impl Daemon {
         }
         let restored = [
             (self.routes.kill_switch().restore(), "kill_switch"),
-            (self.gateway.as_mut().map_or(Ok(false), Gateway::restore), "masquerade or share"),
+            (self.routes.bypass_rules().restore(), "bypass"),
+            (self.gateway.as_mut().map_or(Ok(false), Gateway::restore), "masquerade, share, forward or reachable"),
         ];
         for (restored, key) in restored {
             match restored {

@@ -19,8 +19,10 @@ use mpt_proto::path::MAX_PATHS;
 use nix::libc;
 
 use super::bypass;
+use super::bypass_rules::BypassRules;
 use super::kill_switch::KillSwitch;
 use super::policy_routing::{PolicyRouting, routes_everything, source_for};
+use super::port_forward;
 use crate::Failure;
 use crate::config::File;
 use crate::config::model::{At, Path, Peer};
@@ -33,6 +35,7 @@ pub struct Routes {
     interface: String,
     policy: PolicyRouting,
     kill_switch: KillSwitch,
+    bypass_rules: BypassRules,
     tunnel_routes: Vec<Route>,
     /// Networks of peers that carry less than the TUN device's MTU.
     narrow: Vec<(IpNet, u32)>,
@@ -57,13 +60,14 @@ impl Routes {
     /// Makes an empty set for the TUN device with this index and name.
     pub fn new(tun: u32, interface: &str) -> Self {
         let policy = PolicyRouting::of(interface);
-        let kill_switch = KillSwitch::of(interface);
+        let (kill_switch, bypass_rules) = (KillSwitch::of(interface), BypassRules::of(interface));
         let interface = interface.to_owned();
         Self {
             tun,
             interface,
             policy,
             kill_switch,
+            bypass_rules,
             tunnel_routes: Vec::new(),
             narrow: Vec::new(),
             bypasses: Vec::new(),
@@ -84,6 +88,7 @@ impl Routes {
     /// A route into the tunnel could not be added; the others are. A bypass route may be missing without an error: only
     /// its path is down then.
     pub fn apply(&mut self, file: &File, netlink: &mut Netlink) -> Result<(), Failure> {
+        self.bypass_rules.apply(file)?;
         let reduced = self.is_suspended.then(|| bypass::without_default_routes(file));
         let file = reduced.as_ref().unwrap_or(file);
         self.incomplete = true;
@@ -168,7 +173,8 @@ impl Routes {
     /// # Errors
     /// The kernel refused a change.
     pub fn restore_policy(&mut self, file: &File, netlink: &mut Netlink) -> Result<bool, Error> {
-        let leads = !self.is_suspended && [false, true].into_iter().any(|ipv6| routes_everything(file, ipv6));
+        let leads = [false, true].into_iter().any(|ipv6| routes_everything(file, ipv6));
+        let leads = !self.is_suspended && (leads || port_forward::answer_mark(file).is_some());
         Ok(leads && self.policy.apply(file, self.tun, netlink)?)
     }
 
@@ -187,6 +193,11 @@ impl Routes {
     /// Returns the kill switch.
     pub fn kill_switch(&mut self) -> &mut KillSwitch {
         &mut self.kill_switch
+    }
+
+    /// Returns the rules for traffic beside the tunnel.
+    pub fn bypass_rules(&mut self) -> &mut BypassRules {
+        &mut self.bypass_rules
     }
 
     /// Returns true if a path lacks its bypass route, or the last attempt to apply has failed.
@@ -273,6 +284,9 @@ impl Drop for Routes {
         }
         if let Err(failure) = self.kill_switch.clear() {
             tracing::warn!(%failure, "cannot remove the kill switch");
+        }
+        if let Err(failure) = self.bypass_rules.clear() {
+            tracing::warn!(%failure, "cannot remove the rules for traffic beside the tunnel");
         }
     }
 }

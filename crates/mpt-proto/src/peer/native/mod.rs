@@ -15,6 +15,7 @@
 //! | [`snapshot`] | the paths as the scheduler gets them, and the queue's delay target |
 //! | [`overflow`] | paths that carry data only while the others are full |
 //! | [`duplicate`] | packets that are sent on several paths |
+//! | [`path_test`] | traffic that measures one path, requested by an operator |
 //! | [`fec`], [`header_compression`] | repair symbols, compressed headers |
 //! | [`reordering`], [`idle`] | the order of received packets, memory that an idle peer releases |
 
@@ -29,6 +30,7 @@ mod outcomes;
 mod overflow;
 mod path;
 mod path_events;
+mod path_test;
 mod pmtu;
 mod recall;
 mod receive;
@@ -77,6 +79,7 @@ use fec::RepairCredit;
 use header_compression::HeaderCompression;
 use overflow::Overflow;
 use path::{NativePath, RemotePaths};
+use path_test::PathTests;
 use reordering::Reordering;
 use session::SentInitiation;
 
@@ -128,6 +131,7 @@ pub(super) struct Native {
 
     retransmit: RetransmitQueue,
     duplicates: PendingDuplicates,
+    tests: PathTests,
     header_compression: HeaderCompression,
     fec: FecMode,
     repair_credit: RepairCredit,
@@ -183,6 +187,7 @@ impl Native {
             last_realtime: None,
             retransmit: RetransmitQueue::default(),
             duplicates: PendingDuplicates::default(),
+            tests: PathTests::default(),
             header_compression: HeaderCompression::default(),
             fec: if config.tuning.has(Rule::Fec) { config.fec } else { FecMode::Off },
             repair_credit: RepairCredit::default(),
@@ -469,6 +474,7 @@ impl Native {
         common.ledger.dropped_in += discarded;
         self.remote = RemotePaths::default();
         self.duplicates.clear();
+        self.tests.clear();
         self.header_compression.clear();
         self.retransmit.clear();
         self.addresses.clear_remote();

@@ -220,7 +220,9 @@ impl Native {
                 self.handle_status(common, turn.now, path, *status, *order);
             }
             Frame::Addr(addr) => drop(self.addresses.handle(addr)),
-            Frame::Control(tlvs) => self.handle_control(common, turn, session, *tlvs),
+            Frame::Control(tlvs) => {
+                self.handle_control(common, turn, session, own.filter(|_| !unvalidated), *tlvs);
+            }
             Frame::Context(context) => self.header_compression.on_context(turn.now, *context),
             // Repair symbols and compressed packets are handled with their datagram. The others have no effect.
             Frame::Probe(_) | Frame::Repair(_) | Frame::Compressed(_) | Frame::Close(_) => {}

@@ -30,14 +30,21 @@ impl Native {
         }
     }
 
-    /// Handles the values of a CONTROL frame that was opened under `session`.
+    /// Handles the values of a CONTROL frame that was opened under `session` and came on our path `own`.
     pub(super) fn handle_control(
         &mut self,
         common: &mut Common,
         turn: &mut Turn<'_>,
         session: SessionIndex,
+        own: Option<PathId>,
         tlvs: Tlvs<'_>,
     ) {
+        for message in tlvs.path_test_messages() {
+            let handled = message.map_err(|_| Dropped::Malformed);
+            if let Err(why) = handled.and_then(|message| self.handle_path_test(turn.now, own, &message)) {
+                common.drops.count(why);
+            }
+        }
         let sessions = turn.sessions.as_mut().expect("an endpoint with native peers has sessions");
         for message in tlvs.rekey_messages() {
             let (identity, indexes) = sessions.parts();

@@ -72,6 +72,7 @@ impl Native {
             self.send_control_frames(turn, best);
             self.send_packets(common, turn);
             self.send_skips(turn, best);
+            self.poll_path_tests(turn);
             self.await_pacers(turn.now);
         } else if self.needs_session(common) {
             self.association.request(turn.now);

@@ -176,10 +176,11 @@ impl Native {
     /// Marks paths that had room and were not used as application-limited: their rates are those of the application.
     pub(super) fn mark_app_limited(&mut self) {
         let datagram = self.datagram();
-        for snapshot in self.snapshots.iter().filter(|path| path.room >= datagram) {
+        let loaded = self.tests.loaded_path();
+        for snapshot in self.snapshots.iter().filter(|path| path.room >= datagram && Some(path.id) != loaded) {
             self.paths[snapshot.id].estimator.on_app_limited();
         }
-        for path in self.paths.iter_mut().filter(|path| path.is_reserve()) {
+        for path in self.paths.iter_mut().filter(|path| path.is_reserve() && Some(path.base.id) != loaded) {
             if self.snapshots.iter().all(|snapshot| snapshot.id != path.base.id) {
                 path.estimator.on_app_limited();
             }

@@ -30,6 +30,7 @@ impl Native {
             .chain(paths)
             .chain(acks.map(|at| (at, WakeReason::Ack)))
             .chain(self.demotion_deadline())
+            .chain(self.path_test_deadline())
             .min()
     }
 

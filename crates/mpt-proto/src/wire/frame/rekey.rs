@@ -105,6 +105,6 @@ mod tests {
         for len in (0..64).filter(|len| *len != SHARE) {
             assert_eq!(RekeyMessage::decode(REKEY, &vec![0; len]), Some(Err(MalformedFrame)), "{len}");
         }
-        assert_eq!(RekeyMessage::decode(3, &[0; SHARE]), None);
+        assert_eq!(RekeyMessage::decode(5, &[0; SHARE]), None);
     }
 }
