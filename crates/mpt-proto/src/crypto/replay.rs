@@ -236,12 +236,14 @@ mod tests {
 
     #[test]
     fn after_a_jump_of_any_size_the_whole_window_is_open() {
+        // Miri takes a number of each word.
+        let step = if cfg!(miri) { 64 } else { 1 };
         for jump in [64, 8_191, 8_192, 8_256, 8_320, 1_000_003] {
             let mut window = ReplayWindow::default();
-            (0..10_000).for_each(|number| window.accept(PathSeq(number)).unwrap());
+            (0..10_000).step_by(step).for_each(|number| window.accept(PathSeq(number)).unwrap());
             let largest = 9_999 + jump;
             window.accept(PathSeq(largest)).unwrap();
-            for number in (largest - WINDOW + 1).max(10_000)..largest {
+            for number in ((largest - WINDOW + 1).max(10_000)..largest).step_by(step) {
                 assert_eq!(window.accept(PathSeq(number)), Ok(()), "{number} after a jump of {jump}");
             }
         }
