@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 30
-.PHONY: all demo test check docs wasm deny msrv miri asan fuzz deb packages check-packages release interop prerequisites clean
+.PHONY: all demo test check docs site wasm deny msrv miri asan fuzz deb packages check-packages release interop prerequisites clean
 
 all:
 	$(CARGO) build --release
@@ -34,6 +34,10 @@ check:
 # Links to private items are allowed, because the documentation is also read in the source, where they lead somewhere.
 docs:
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" $(CARGO) doc --workspace --no-deps --quiet
+
+# Makes the documentation as a site, in target/site.
+site:
+	./scripts/site target/site
 
 # Proves that the core does no I/O: it builds for a target without an operating system.
 wasm:
