@@ -176,6 +176,14 @@ mod tests {
         }
     }
 
+    #[test]
+    fn of_two_numbers_that_are_equally_near_the_larger_is_meant() {
+        let half = 1 << 31;
+        for expected in [(5 << 32) + 7, (5 << 32) + half + 7] {
+            assert_eq!(expand(expected, (expected + half) as u32), expected + half);
+        }
+    }
+
     /// Continues `window` with every sequence of `depth` of these numbers, and compares each decision with the model.
     /// Returns the number of decisions.
     fn compare_all(window: &ReplayWindow, seen: &mut Vec<u64>, numbers: &[u64], depth: usize) -> usize {
@@ -275,5 +283,16 @@ mod tests {
         windows.accept(old, PathSeq(7)).unwrap();
         assert_eq!(windows.accept(new, PathSeq(7)), Err(Dropped::Duplicate));
         assert_eq!(windows.accept(other, PathSeq(7)), Ok(()));
+    }
+
+    #[test]
+    fn a_check_and_the_low_bits_refer_to_the_window_of_the_slot() {
+        let mut windows = ReplayWindows::default();
+        let (used, unused) = (PathTag::from_byte(1 << 3), PathTag::from_byte(2 << 3));
+        let number = (1 << 32) + 5;
+        windows.accept(used, PathSeq(number)).unwrap();
+        assert_eq!(windows.check(used, PathSeq(number)), Err(Dropped::Duplicate));
+        assert_eq!(windows.check(unused, PathSeq(number)), Ok(()));
+        assert_eq!((windows.expand(used, 6), windows.expand(unused, 6)), (PathSeq(number + 1), PathSeq(6)));
     }
 }
