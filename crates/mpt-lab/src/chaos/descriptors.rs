@@ -1,7 +1,8 @@
 //! A daemon without a free descriptor: local clients hold all that its limit leaves.
 //!
 //! The daemons run under [`LIMIT`]. The clients of one socket leave some free, those of both sockets leave none. The
-//! clients of the status socket come first, so the control socket is the one that cannot accept, and warns.
+//! clients of the status socket come first, so the control socket is the one that cannot accept, and warns. The status
+//! socket may be short as well, and then warns too.
 
 use super::{scene::Scene, traffic::Traffic};
 use crate::{
@@ -26,11 +27,12 @@ pub(super) struct Warnings {
 }
 
 impl Warnings {
-    /// Returns the number of warnings that a process may write for a shortage, and the number that it must write.
+    /// Returns the number of warnings that a process may write for a shortage, one for each socket, and the number that
+    /// it must write.
     fn expected(&self, pid: u32) -> [usize; 2] {
         match self.last {
-            Some((of, at)) if of == pid && at.elapsed() < INTERVAL => [usize::from(at.elapsed() + SLACK > INTERVAL), 0],
-            _ => [1, 1],
+            Some((of, at)) if of == pid && at.elapsed() < INTERVAL => [SOCKETS, 0],
+            _ => [SOCKETS, 1],
         }
     }
 }
@@ -38,7 +40,7 @@ impl Warnings {
 /// Opens connections until the daemon accepts none, waits until the traffic has made progress, and closes them.
 ///
 /// # Errors
-/// The daemon accepts all, or the traffic stops, or the log has another number of warnings than one a minute.
+/// The daemon accepts all, or the traffic stops, or the log has no warning or more than one a minute for each socket.
 pub(super) fn exhaust(scene: &mut Scene, host: Host, traffic: &Traffic) -> Result<()> {
     let pid = scene.pid(host);
     let logged = count_warnings(scene, host);
@@ -110,8 +112,8 @@ const CLIENTS: usize = 16;
 const WARNING: &str = "no descriptor for a client of the control socket";
 /// Interval of a daemon's warnings.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Time between a warning and the moment when it is counted.
-const SLACK: Duration = Duration::from_secs(5);
+/// Sockets of a daemon, each of which warns once in the interval.
+const SOCKETS: usize = 2;
 const GIVE_UP: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(50);
 
@@ -123,10 +125,9 @@ mod tests {
     fn a_process_warns_at_its_first_shortage_and_then_once_a_minute() {
         let ago =
             |seconds| Warnings { last: Instant::now().checked_sub(Duration::from_secs(seconds)).map(|at| (7, at)) };
-        assert_eq!(Warnings::default().expected(7), [1, 1]);
-        assert_eq!(ago(1).expected(7), [0, 0]);
-        assert_eq!(ago(1).expected(8), [1, 1], "another process");
-        assert_eq!(ago(57).expected(7), [1, 0], "the daemon's clock began a little earlier");
-        assert_eq!(ago(61).expected(7), [1, 1]);
+        assert_eq!(Warnings::default().expected(7), [2, 1]);
+        assert_eq!(ago(1).expected(7), [2, 0]);
+        assert_eq!(ago(1).expected(8), [2, 1], "another process");
+        assert_eq!(ago(61).expected(7), [2, 1]);
     }
 }
