@@ -2,7 +2,10 @@
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 30
-.PHONY: all demo test check docs wasm deny msrv miri asan fuzz deb packages check-packages release interop prerequisites clean
+# Sets CI's part of a check apart from the whole: packages of `msrv`, tests of `miri`.
+MSRV_PACKAGES ?= --workspace
+MIRI_TESTS ?= crypto::replay wire::frame wire::native reorder::sparse_window reorder::delivered_bitmap reorder::sequence
+.PHONY: all demo test check docs site wasm deny msrv miri asan fuzz mutants deb packages check-packages release interop prerequisites clean
 
 all:
 	$(CARGO) build --release
@@ -35,6 +38,10 @@ check:
 docs:
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" $(CARGO) doc --workspace --no-deps --quiet
 
+# Makes the documentation as a site, in target/site.
+site:
+	./scripts/site target/site
+
 # Proves that the core does no I/O: it builds for a target without an operating system.
 wasm:
 	@if rustup target list --installed 2>/dev/null | grep -q wasm32-unknown-unknown \
@@ -50,25 +57,24 @@ deny:
 	if $(CARGO) deny --workspace fetch db >/dev/null 2>&1; then $(CARGO) deny --workspace check --disable-fetch advisories; \
 	else echo "skipped: known vulnerabilities, because the advisory database cannot be reached"; fi
 
-# Compiles with the oldest supported compiler.
+# Compiles with the oldest supported compiler: all crates, or MSRV_PACKAGES ("-p mpt" is the program with its libraries).
 msrv:
 	@version=$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml); \
 	if rustup toolchain install --profile minimal --no-self-update $$version >/dev/null 2>&1; then \
-	  $(CARGO) +$$version check --workspace; \
+	  $(CARGO) +$$version check --profile quick $(MSRV_PACKAGES); \
 	else echo "skipped: Rust $$version cannot be installed"; fi
 
 # Runs tests of the core's pure modules in an interpreter that finds undefined behaviour. The core has no unsafe code, but
-# its dependencies have. Few cases of each property: the interpreter is some hundred times slower.
+# its dependencies have. Few cases of each property: the interpreter is some hundred times slower. MIRI_TESTS names them.
 miri:
 	@if rustup component add --toolchain nightly miri rust-src >/dev/null 2>&1; then \
-	  PROPTEST_CASES=2 MIRIFLAGS=-Zmiri-disable-isolation $(CARGO) +nightly miri test -p mpt-proto --lib -- \
-	    crypto::replay wire::frame wire::native reorder::sparse_window reorder::delivered_bitmap reorder::sequence; \
+	  PROPTEST_CASES=2 MIRIFLAGS=-Zmiri-disable-isolation $(CARGO) +nightly miri test -p mpt-proto --lib -- $(MIRI_TESTS); \
 	else echo "skipped: Miri cannot be installed"; fi
 
 # Runs the tests of the system calls with AddressSanitizer.
 asan:
 	@if rustup toolchain list | grep -q ^nightly; then \
-	  RUSTFLAGS=-Zsanitizer=address $(CARGO) +nightly test -p mpt-linux --lib --target $$(rustc -vV | sed -n 's/host: //p'); \
+	  RUSTFLAGS=-Zsanitizer=address $(CARGO) +nightly test --profile quick -p mpt-linux --lib --target $$(rustc -vV | sed -n 's/host: //p'); \
 	else echo "skipped: AddressSanitizer needs a nightly compiler"; fi
 
 # Fuzzes each target for FUZZ_SECONDS. Needs a nightly compiler.
@@ -79,6 +85,11 @@ fuzz:
 	  mkdir -p corpus/$$target && \
 	  cargo +nightly fuzz run $$target corpus/$$target seeds/$$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
 	done
+
+# Changes one line after the other of the replay window and of the history of deliveries, and counts the changes that no
+# test detects. Compares them with crates/mpt-proto/mutants.txt. MUTANTS has other files of reorder/.
+mutants:
+	./scripts/mutants
 
 # Compares MPT with the kernel of Debian 12 in a virtual machine without KVM: GRE-in-UDP, WireGuard, netem.
 interop:

@@ -177,7 +177,7 @@ impl Tunnel {
         let program = other.map(Path::to_owned).or_else(program).ok_or(LabError::NoTunnel)?;
         let folder = Folder::create(topology.a.name())?;
         let (a, b) = key_pairs(&program)?;
-        let daemon = |host, keys| start(&program, &folder.0, topology.host(host), host, &config(host, keys));
+        let daemon = |host, keys| start(&program, &folder.0, topology.host(host), host, &config(host, keys), None);
         let mut daemons = [daemon(Host::A, &a)?, daemon(Host::B, &b)?];
         wait_for_answer(topology, inner(family, 2), &mut daemons, &folder.0)?;
         Ok(Self { daemons, _folder: folder })
@@ -258,13 +258,29 @@ pub(crate) fn program() -> Option<PathBuf> {
     folders.map(|folder| folder.join("mpt")).find(|file| file.is_file())
 }
 
-/// Starts a daemon. Its files are in `folder`; its output is added to its log there.
-pub(crate) fn start(program: &Path, folder: &Path, netns: &Netns, host: Host, config: &str) -> Result<ChildProcess> {
+/// Starts a daemon, with at most `descriptors` of them if given. Its files are in `folder`; its output is added to its
+/// log there.
+pub(crate) fn start(
+    program: &Path,
+    folder: &Path,
+    netns: &Netns,
+    host: Host,
+    config: &str,
+    descriptors: Option<usize>,
+) -> Result<ChildProcess> {
     let (file, log) = (folder.join(format!("{host:?}.toml")), log(folder, host));
     write_secret(&file, config).context(file.display().to_string())?;
     let output = File::options().create(true).append(true).open(&log).context(log.display().to_string())?;
     let also = output.try_clone().context(log.display().to_string())?;
-    let mut command = netns.command(&program.to_string_lossy());
+    // The limit is set before the start: root cannot set it later, as the daemon changes its user and is not dumpable.
+    let mut command = match descriptors {
+        Some(limit) => {
+            let mut shell = netns.command("sh");
+            shell.args(["-c", &format!("ulimit -n {limit} && exec \"$0\" \"$@\"")]).arg(program);
+            shell
+        }
+        None => netns.command(&program.to_string_lossy()),
+    };
     // Both hosts share a file system, so each needs its own folder for the control socket.
     command.env("MPT_RUN_DIR", run_dir(folder, host)).env("MPT_STATE_DIR", folder.join(format!("state-{host:?}")));
     let child = command.arg("up").arg(&file).stdout(output).stderr(also).spawn().context("mpt up")?;

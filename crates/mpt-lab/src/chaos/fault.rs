@@ -1,6 +1,6 @@
 //! Faults: their kinds, limits, and how they are made.
 
-use super::scene::Scene;
+use super::{descriptors, scene::Scene, traffic::Traffic};
 use crate::{
     error::Result,
     topology::{Host, interface},
@@ -44,11 +44,13 @@ pub enum FaultKind {
     Reloads,
     /// The control socket receives random bytes on many connections.
     Garbage,
+    /// A daemon has no descriptor left: clients hold them all.
+    Descriptors,
 }
 
 impl FaultKind {
     /// All kinds, in the order of the report.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::KillInitiator,
         Self::KillResponder,
         Self::Stop,
@@ -64,6 +66,7 @@ impl FaultKind {
         Self::Nftables,
         Self::Reloads,
         Self::Garbage,
+        Self::Descriptors,
     ];
 
     /// Returns the name in the report.
@@ -84,6 +87,7 @@ impl FaultKind {
             Self::Nftables => "nftables flushed",
             Self::Reloads => "reload storm",
             Self::Garbage => "control garbage",
+            Self::Descriptors => "no descriptors left",
         }
     }
 
@@ -136,7 +140,7 @@ impl Fault {
     }
 
     /// Makes the fault, holds it, ends it. Returns the blackout, the time in which no path could work.
-    pub(super) fn inflict(&self, scene: &mut Scene) -> Result<Duration> {
+    pub(super) fn inflict(&self, scene: &mut Scene, traffic: &Traffic) -> Result<Duration> {
         let begin = Instant::now();
         let Self { host, path, hold, .. } = *self;
         match self.kind {
@@ -185,6 +189,7 @@ impl Fault {
             FaultKind::Nftables => drop(scene.topology.host(host).sh("nft flush ruleset")?),
             FaultKind::Reloads => scene.reload_storm(host, hold)?,
             FaultKind::Garbage => scene.garbage(host),
+            FaultKind::Descriptors => descriptors::exhaust(scene, host, traffic)?,
         }
         Ok(Duration::ZERO)
     }

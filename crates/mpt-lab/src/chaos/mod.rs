@@ -11,6 +11,7 @@
 //! longest time without an answer over UDP since the fault began, less the blackout: the time in which no path could
 //! work, because an end did not run. A fault of one path has no blackout, so its recovery is the failover.
 
+mod descriptors;
 mod fault;
 mod footprint;
 mod report;
@@ -80,7 +81,7 @@ fn one_fault(
 ) -> std::result::Result<(), String> {
     footprint.check(scene)?;
     traffic.begin_interval();
-    let blackout = fault.inflict(scene).map_err(|error| error.to_string())?;
+    let blackout = fault.inflict(scene, traffic).map_err(|error| error.to_string())?;
     let healed = Instant::now();
     if let Err(message) = wait_until_whole(scene, traffic, healed) {
         report.aborted = true;

@@ -1,5 +1,6 @@
 //! The two hosts, their daemons, and the operations that faults consist of.
 
+use super::descriptors;
 use crate::{
     error::{LabError, Result, require, run},
     topology::{Family, Folder, Host, Topology, address, interface},
@@ -24,6 +25,7 @@ pub(super) struct Scene {
     folder: Folder,
     configs: [String; 2],
     daemons: [Option<ChildProcess>; 2],
+    pub(super) warnings: [descriptors::Warnings; 2],
     seed: Seed,
 }
 
@@ -38,7 +40,7 @@ impl Scene {
         let folder = Folder::create(&name)?;
         let (a, b) = tunnel::key_pairs(&program)?;
         let configs = [initiator(&a), responder(&b)];
-        Ok(Self { topology, program, folder, configs, daemons: [None, None], seed })
+        Ok(Self { topology, program, folder, configs, daemons: [None, None], warnings: Default::default(), seed })
     }
 
     pub(super) fn start_both(&mut self) -> Result<()> {
@@ -48,7 +50,8 @@ impl Scene {
     /// Starts a daemon; returns before it is ready.
     pub(super) fn start(&mut self, host: Host) -> Result<()> {
         let (netns, config) = (self.topology.host(host), &self.configs[index(host)]);
-        self.daemons[index(host)] = Some(tunnel::start(&self.program, &self.folder.0, netns, host, config)?);
+        let daemon = tunnel::start(&self.program, &self.folder.0, netns, host, config, Some(descriptors::LIMIT))?;
+        self.daemons[index(host)] = Some(daemon);
         Ok(())
     }
 
@@ -157,9 +160,19 @@ impl Scene {
         Ok(())
     }
 
+    /// Returns the daemon's control socket (`sock`) or its status socket (`status`).
+    pub(super) fn socket(&self, host: Host, kind: &str) -> PathBuf {
+        tunnel::run_dir(&self.folder.0, host).join(format!("{INTERFACE}.{kind}"))
+    }
+
+    /// Returns the log of a host's daemons.
+    pub(super) fn log(&self, host: Host) -> String {
+        fs::read_to_string(tunnel::log(&self.folder.0, host)).unwrap_or_default()
+    }
+
     /// Opens connections to the control socket and sends random bytes on each. The daemon may refuse any of them.
     pub(super) fn garbage(&self, host: Host) {
-        let socket = tunnel::run_dir(&self.folder.0, host).join(format!("{INTERFACE}.sock"));
+        let socket = self.socket(host, "sock");
         let mut open = Vec::new();
         for number in 0..GARBAGE_CONNECTIONS {
             let Ok(mut stream) = UnixStream::connect(&socket) else { continue };
