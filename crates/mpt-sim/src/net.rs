@@ -229,9 +229,11 @@ impl Network {
     fn step(&mut self) {
         while self.events.peek().is_some_and(|Reverse((at, _, _))| *at <= self.now) {
             let Some(Reverse((_, _, frame))) = self.events.pop() else { return };
-            match self.is_pausing(frame.to) {
-                true => self.ends[frame.to].arrived.push_back((self.now, frame)),
-                false => self.arrive(frame),
+            // Those that came before are received first.
+            if self.is_pausing(frame.to) || !self.ends[frame.to].arrived.is_empty() {
+                self.ends[frame.to].arrived.push_back((self.now, frame));
+            } else {
+                self.arrive(frame);
             }
         }
         for end in 0..2 {

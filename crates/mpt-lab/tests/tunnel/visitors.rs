@@ -1,4 +1,5 @@
-//! `[[forward]]`: a visitor of host B reaches a host behind host A through the tunnel, which sees the visitor's address.
+//! `[[forward]]`: a visitor of host B reaches a host behind host A through the tunnel. That host sees the visitor's
+//! address.
 //!
 //! ```text
 //!   inner host --- lan --- host A === tunnel === host B, port 8443 --- wan --- visitor

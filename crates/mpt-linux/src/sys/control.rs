@@ -62,6 +62,7 @@ pub unsafe fn for_each(message: &libc::msghdr, mut each: impl FnMut(c_int, c_int
     unsafe {
         let mut at = libc::CMSG_FIRSTHDR(message);
         while let Some(header) = at.as_ref() {
+            #[allow(clippy::unnecessary_cast, reason = "32 bits with musl")]
             let len = (header.cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
             each(header.cmsg_level, header.cmsg_type, std::slice::from_raw_parts(libc::CMSG_DATA(at), len));
             at = libc::CMSG_NXTHDR(message, at);

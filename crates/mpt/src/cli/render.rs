@@ -20,9 +20,8 @@ pub fn status(report: &Report) -> String {
     );
     let fits = text.chars().count() + 2 + tunnel.config.chars().count() <= COLUMNS;
     text += &format!("{}{}\n", if fits { "  " } else { "\n" }, tunnel.config);
-    if tunnel.busy_share >= BUSY {
-        let share = tunnel.busy_share * 100.0;
-        text += &format!("processor: busy {share:.0} % of the time, which limits the tunnel\n");
+    if tunnel.busy_percent >= BUSY {
+        text += &format!("processor: busy {} % of the time, which limits the tunnel\n", tunnel.busy_percent);
     }
     if let Some(seconds) = tunnel.bypass_s {
         text += &format!("bypass: all leaves beside the tunnel for {}; mpt bypass off ends it\n", span(seconds));

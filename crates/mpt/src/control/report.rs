@@ -51,13 +51,13 @@ pub struct TunnelReport {
     /// Seconds for which everything still leaves beside the tunnel, by `mpt bypass`.
     #[serde(default)]
     pub bypass_s: Option<u64>,
-    /// Share of the last second in which the process did not wait, 0 to 1.
+    /// Percent of the last second in which the process did not wait.
     #[serde(default)]
-    pub busy_share: f64,
+    pub busy_percent: u8,
 }
 
-/// The share of the time from which on the processor counts as the limit of the tunnel.
-pub const BUSY: f64 = 0.9;
+/// Percent from which on the processor counts as the limit of the tunnel.
+pub const BUSY: u8 = 90;
 
 /// The report of a peer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -48,8 +48,8 @@ impl Daemon {
     pub(super) fn status_report(&self, now: Time, first: usize, count: usize) -> Report {
         let (uptime_s, uptime_us) = (now.as_nanos() / 1_000_000_000, now.as_nanos() / 1_000);
         let bypass_s = self.bypass_until.map(|until| until.since(now).as_secs());
-        let busy_share = self.processor.share();
-        let about = TunnelReport { uptime_s, uptime_us, bypass_s, busy_share, ..self.tunnel_report.clone() };
+        let busy_percent = self.processor.percent();
+        let about = TunnelReport { uptime_s, uptime_us, bypass_s, busy_percent, ..self.tunnel_report.clone() };
         let mut report = Report::new(about, &self.driver.endpoint.status_of(first, count));
         self.metering.fill_report(&mut report);
         self.report_names(&mut report);

@@ -274,7 +274,7 @@ fn tunnel_report(file: &File, mtu: usize) -> TunnelReport {
         port: *file.port,
         mtu_bytes: mtu,
         bypass_s: None,
-        busy_share: 0.0,
+        busy_percent: 0,
     }
 }
 

@@ -22,9 +22,9 @@ impl ProcessorLoad {
         }
     }
 
-    /// Returns the share in the last window.
-    pub fn share(&self) -> f64 {
-        self.share
+    /// Returns the share in the last window in percent.
+    pub fn percent(&self) -> u8 {
+        (self.share * 100.0).round() as u8
     }
 }
 
@@ -39,11 +39,11 @@ mod tests {
         let mut load = ProcessorLoad::default();
         let mut poll = |now: u64, waited: u64| {
             load.poll(Time::after(Duration::from_millis(now)), Duration::from_millis(waited));
-            load.share()
+            load.percent()
         };
-        assert_eq!(poll(900, 0), 0.0, "not yet a second");
-        assert_eq!(poll(1_000, 250), 0.75);
-        assert_eq!(poll(1_999, 1_200), 0.75);
-        assert_eq!(poll(3_000, 2_250), 0.0, "waited all the time");
+        assert_eq!(poll(900, 0), 0, "not yet a second");
+        assert_eq!(poll(1_000, 250), 75);
+        assert_eq!(poll(1_999, 1_200), 75);
+        assert_eq!(poll(3_000, 2_250), 0, "waited all the time");
     }
 }

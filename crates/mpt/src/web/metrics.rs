@@ -96,9 +96,9 @@ fn paths<'a>(text: &mut String, reports: &[(&'a str, &'a Report)]) {
 
 type Metric<T> = (&'static str, &'static str, &'static str, fn(&T) -> Option<f64>);
 
-const TUNNEL: [Metric<Report>; 2] = [
+const TUNNEL: [Metric<Report>; 3] = [
     ("mpt_tunnel_busy_ratio", "gauge", "Share of the last second in which the process did not wait.", |report| {
-        Some(report.tunnel.busy_share)
+        Some(f64::from(report.tunnel.busy_percent) / 100.0)
     }),
     ("mpt_tunnel_uptime_seconds", "gauge", "Time since the tunnel came up.", |report| {
         Some(report.tunnel.uptime_us as f64 / 1e6)

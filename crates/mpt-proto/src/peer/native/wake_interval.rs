@@ -1,4 +1,4 @@
-//! How long the input of a peer may wait under load: see [`crate::moderation`].
+//! The time for which the input of a peer may wait under load: see [`crate::moderation`].
 
 use std::time::Duration;
 
