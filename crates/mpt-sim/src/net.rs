@@ -272,9 +272,10 @@ impl Network {
             has_input = true;
         }
         let due = self.ends[end].endpoint.next_deadline().filter(|(at, _)| *at <= self.now);
-        let Some((_, why)) = due else { return self.pump(end) };
-        // A frame may have done what the deadline was for.
-        let before = (self.checks_laws && !has_input).then(|| self.activity(end));
+        let Some((at, why)) = due else { return self.pump(end) };
+        // After a pause, a frame may have done what the deadline was for, or the time for it may have passed.
+        let is_exact = at == self.now && !has_input;
+        let before = (self.checks_laws && is_exact).then(|| self.activity(end));
         self.ends[end].endpoint.handle_deadline(self.now);
         self.pump(end);
         if before.is_some_and(|before| before == self.activity(end)) {
