@@ -117,7 +117,7 @@ fn client(kill_switch: bool, rules: &str) -> String {
 
 #[test]
 fn selected_traffic_leaves_beside_the_tunnel_and_nothing_else_does() {
-    let Some(mut scene) = Scene::build("beside") else { return };
+    let Some(mut scene) = Scene::build("beside-rules") else { return };
     for kill_switch in [true, false] {
         scene.start(kill_switch);
         let expected = |v4: u16| (FAR[0].to_owned(), v4, "192.168.11.1".to_owned());
