@@ -2,7 +2,7 @@
 //! cards do with interrupts.
 //!
 //! At 100 Mbit/s a packet comes every 0.12 ms, and a process that is woken for each spends its time on waking up: at
-//! 10 ms of RTT, moderation takes off 40 % of the processor time and two thirds of the receiver's system calls.
+//! 10 ms of RTT, moderation takes off a third of the processor time and half of the receiver's system calls.
 
 use std::time::Duration;
 
