@@ -242,9 +242,7 @@ impl Endpoint {
             let Some(index) = self.ready.pop_dirty() else { break };
             let Self { peers, tx, tun, spare, sessions, blocked, .. } = self;
             peers[index].flush(&mut Turn { now, tx, tun, spare, sessions: sessions.as_mut() }, blocked);
-            if let Some(interval) = self.peers[index].wake_interval(now) {
-                self.moderation.on_flush(interval);
-            }
+            self.moderation.on_flush(self.peers[index].wake_interval(now));
             self.ready.set_deadline(index, self.peers[index].next_deadline());
             self.note(index);
         }

@@ -88,7 +88,7 @@ fn every_configuration_in_the_guide_is_right() {
     assert!(count >= 30, "{count} configurations were found");
 }
 
-/// Returns the commands of a shell line that run `mpt`, as words.
+/// Returns the words of each `mpt` command in a shell line.
 fn commands(line: &str) -> Vec<Vec<String>> {
     let code = line.split(" #").next().unwrap_or_default();
     let parts = code.split(['|', ';', '&', '(', ')', '`']).map(str::trim);

@@ -208,8 +208,8 @@ mod tests {
         decisions
     }
 
-    /// The sequences consist of the first and last numbers of words, of the window and of the ring, and of the same
-    /// numbers one length of the ring later.
+    /// The sequences consist of numbers at the edges of the bitmap's 64-bit words, of the window and of the ring, in
+    /// the first and in the second round of the ring.
     #[test]
     fn every_short_sequence_of_numbers_at_the_edges_is_decided_like_the_model() {
         let ring = WORDS as u64 * 64;
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn after_a_jump_of_any_size_the_whole_window_is_open() {
-        // Miri takes a number of each word.
+        // Miri is some hundred times slower: it tests one number of each 64-bit word.
         let step = if cfg!(miri) { 64 } else { 1 };
         for jump in [64, 8_191, 8_192, 8_256, 8_320, 1_000_003] {
             let mut window = ReplayWindow::default();

@@ -246,10 +246,10 @@ impl Peer {
         }
     }
 
-    /// Returns for how long input may wait under load; absent if this peer has no say.
-    pub fn wake_interval(&self, now: Time) -> Option<Duration> {
+    /// Returns the time for which input may wait under load. Plain mode does not know its RTT.
+    pub fn wake_interval(&self, now: Time) -> Duration {
         match &self.mode {
-            Mode::Plain(_) => Some(Duration::ZERO),
+            Mode::Plain(_) => Duration::ZERO,
             Mode::Native(native) => native.wake_interval(now),
         }
     }

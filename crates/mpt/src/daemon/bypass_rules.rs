@@ -65,17 +65,14 @@ impl BypassRules {
     /// # Errors
     /// `nft` fails. Without `nft` there is no table.
     pub fn clear(&mut self) -> Result<bool, Failure> {
-        let is_active = self.is_active();
-        if is_active {
-            self.table.remove()?;
-        }
+        let was_active = self.table.clear()?;
         self.is_unknown = false;
-        Ok(is_active)
+        Ok(was_active)
     }
 
     /// Returns true if the table exists.
     pub fn is_active(&self) -> bool {
-        self.table.is_ours().is_ok_and(|ours| ours == Some(true))
+        self.table.is_active()
     }
 }
 

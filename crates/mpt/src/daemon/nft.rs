@@ -100,6 +100,23 @@ impl Table {
         Ok(is_ours)
     }
 
+    /// Does the same. Without `nft` there is no table.
+    ///
+    /// # Errors
+    /// `nft` fails.
+    pub fn clear(&mut self) -> Result<bool, Failure> {
+        let is_active = self.is_active();
+        if is_active {
+            self.remove()?;
+        }
+        Ok(is_active)
+    }
+
+    /// Returns true if the table exists and is ours.
+    pub fn is_active(&self) -> bool {
+        self.is_ours().is_ok_and(|ours| ours == Some(true))
+    }
+
     /// Returns true if the table has our comment; `None` if there is no table.
     ///
     /// # Errors

@@ -42,8 +42,8 @@ impl Overflow {
         if self.window.is_some() { PathRole::Overflow } else { PathRole::Available }
     }
 
-    /// Updates the state at the end of a turn. `rate` is that of the available paths, `stands` is true while
-    /// the queue in front of them is standing, and `sent` is the bytes that all paths have sent.
+    /// Updates the state at the end of a turn. `rate` is the sum of the rates of the available paths, `stands` is true
+    /// while the queue in front of them is standing, and `sent` is the number of bytes that all paths have sent.
     fn update(&mut self, now: Time, rate: Rate, stands: bool, sent: u64) {
         self.standing_since = stands.then(|| self.standing_since.unwrap_or(now));
         let is_standing = self.standing_since.is_some_and(|since| now.since(since) >= STANDING);

@@ -46,7 +46,7 @@ pub(super) struct PathTests {
     requested: Option<Box<Requested>>,
     /// The peer's last test.
     served: Option<Box<Served>>,
-    /// The path on which the peer asked for the result of its last test.
+    /// The path on which the peer requested the result of its last test.
     report_due: Option<PathId>,
     /// The result of this end's last test.
     outcome: Option<Box<PathTestOutcome>>,
@@ -71,7 +71,7 @@ struct Traffic {
     settled: Option<Counters>,
     /// Sum and number of the round trips since then.
     round_trips: (Duration, u32),
-    /// True if the peer asked for it.
+    /// True if the peer requested it.
     is_for_peer: bool,
 }
 

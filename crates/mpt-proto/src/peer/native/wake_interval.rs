@@ -17,10 +17,10 @@ impl Native {
     }
 
     /// Returns a share of the shortest RTT. Less beside realtime packets, and on a path whose buffer holds less: what
-    /// the pacer permitted meanwhile leaves at once. Nothing while an RTT is unknown.
-    pub(in crate::peer) fn wake_interval(&self, now: Time) -> Option<Duration> {
+    /// the pacer permitted meanwhile leaves at once. Zero while the RTT of a path is unknown.
+    pub(in crate::peer) fn wake_interval(&self, now: Time) -> Duration {
         if !self.tuning.has(Rule::Moderation) {
-            return Some(Duration::ZERO);
+            return Duration::ZERO;
         }
         let realtime = self.last_realtime.is_some_and(|at| now.since(at) < REALTIME_MEMORY);
         let limit = if realtime { MAX_REALTIME } else { MAX };
@@ -30,6 +30,6 @@ impl Native {
             let share = if rtt.is_known() { rtt.min() / RTT_SHARE } else { Duration::ZERO };
             share.min(self.cc.max_burst_time(path.base.id) / 2)
         };
-        usable.map(of_path).chain([limit]).min()
+        usable.map(of_path).fold(limit, Duration::min)
     }
 }
