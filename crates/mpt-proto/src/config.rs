@@ -12,6 +12,7 @@ pub use crate::path::config::{KeepaliveConfig, LivenessConfig, PathConfig, PathR
 use crate::reorder;
 use crate::repair::fec;
 use crate::sched;
+pub use crate::servers::ServerConfig;
 use crate::tuning::Tuning;
 
 /// An endpoint: a TUN device and its peers.
@@ -42,6 +43,8 @@ pub struct PeerConfig {
     pub rules: Vec<Rule>,
     /// IPv6 packets pass the tunnel's interface, so its MTU is at least 1280.
     pub carries_ipv6: bool,
+    /// Its place among several servers for the same networks, in native mode; absent if it is the only one.
+    pub server: Option<ServerConfig>,
     /// The protocol and its options.
     pub protocol: Protocol,
     /// Limits of the reorder buffer, for packets with sequence numbers; no reordering if absent.
@@ -66,6 +69,7 @@ impl PeerConfig {
             scheduler: scheduler.into(),
             rules: Vec::new(),
             carries_ipv6: true,
+            server: None,
             protocol,
             resequence: Some(reorder::ReorderLimits::default()),
             probe: Some(ProbeConfig::default()),

@@ -13,8 +13,9 @@
 
 mod handshake;
 mod peers;
+mod servers;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -28,6 +29,7 @@ use crate::packet::{Coalescer, Offload, SuperPacket, TunWrite, clamp_mss};
 use crate::peer::{PathEvent, Peer, Turn};
 use crate::ready::ReadyQueue;
 use crate::routes::Routes;
+use crate::servers::ServerEvent;
 use crate::sessions::SessionTable;
 use crate::stats::EndpointStatus;
 use crate::time::Time;
@@ -62,6 +64,9 @@ pub struct Endpoint {
     traced: bool,
     /// Number of times that a host took over a peer's key from another one.
     key_takeovers: u64,
+    /// The peers of each group of servers, in order of preference.
+    groups: HashMap<Arc<str>, Vec<usize>>,
+    server_events: VecDeque<ServerEvent>,
 }
 
 /// A TUN read shorter than this is copied: the queue's limit counts bytes, and a packet in a buffer of four times its
@@ -102,6 +107,8 @@ impl Endpoint {
             drops: Drops::default(),
             traced: false,
             key_takeovers: 0,
+            groups: HashMap::new(),
+            server_events: VecDeque::new(),
         };
         endpoint.number_peers();
         endpoint
@@ -245,6 +252,7 @@ impl Endpoint {
             self.moderation.on_flush(self.peers[index].wake_interval(now));
             self.ready.set_deadline(index, self.peers[index].next_deadline());
             self.note(index);
+            self.update_servers(now, index);
         }
         self.spare.truncate(SPARE_BUFFERS);
         None
@@ -325,7 +333,7 @@ impl Endpoint {
     fn route(&mut self, now: Time, bytes: Vec<u8>, len: usize, offload: Offload) -> Result<(), (Dropped, Vec<u8>)> {
         let mut packet = SuperPacket::new(bytes, len, offload)?;
         let Ip { source, destination, .. } = *packet.ip();
-        let Some(peer) = self.routes.lookup(destination, |peer| self.peers[peer].accepts_source(source)) else {
+        let Some(peer) = self.routes.lookup(destination, |peer| self.peers[peer].accepts(source)) else {
             return Err((Dropped::NoRoute, packet.into_buffer()));
         };
         let ports = packet.ip().ports(packet.bytes()).filter(|_| packet.ip().protocol == UDP);

@@ -9,6 +9,7 @@ use crate::drops::Drops;
 use crate::id::LinkId;
 use crate::path::{Path, PathState, Traffic};
 use crate::reorder::ReorderStats;
+use crate::servers::ServerUse;
 use crate::time::{Rate, Time};
 
 /// The status of an endpoint.
@@ -45,6 +46,10 @@ pub struct PeerStatus {
     pub established_at: Option<Time>,
     /// Packets that were dropped.
     pub drops: Drops,
+    /// Its use, if it is one of several servers.
+    pub server: Option<ServerUse>,
+    /// The peer holds the session in reserve: another server carries its traffic.
+    pub in_reserve: bool,
     /// The hosts that use its key in turn, if there are two.
     pub shared_key: Option<SharedKey>,
     /// Its paths.
@@ -137,10 +142,10 @@ pub struct PathTestOutcome {
     pub received: Option<LoadedPath>,
 }
 
-/// Counts inner packets: taken = sent + queued + dropped_out, and arrived = delivered + held + dropped_in.
+/// Counts inner packets: taken = sent + queued + dropped_out + moved, and arrived = delivered + held + dropped_in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
-    /// Received from the TUN device.
+    /// Received from the TUN device, or from a server that is not in use any more.
     pub taken: u64,
     /// Sent to the peer.
     pub sent: u64,
@@ -148,6 +153,8 @@ pub struct Ledger {
     pub queued: u64,
     /// Received from the TUN device and dropped before they were sent.
     pub dropped_out: u64,
+    /// Passed to another server before they were sent.
+    pub moved: u64,
     /// Received from the peer.
     pub arrived: u64,
     /// Delivered to the TUN device.

@@ -62,7 +62,7 @@ impl fmt::Display for Breach {
 pub fn audit(endpoint: &Endpoint) -> Vec<Breach> {
     let unbalanced = |peer: &&mpt_proto::peer::Peer| {
         let l = peer.ledger();
-        l.taken != l.sent + l.queued + l.dropped_out || l.arrived != l.delivered + l.held + l.dropped_in
+        l.taken != l.sent + l.queued + l.dropped_out + l.moved || l.arrived != l.delivered + l.held + l.dropped_in
     };
     let breach = |peer: &mpt_proto::peer::Peer| Breach::Conservation {
         peer: peer.name().to_string(),

@@ -178,6 +178,14 @@ impl Association {
     /// restarted. Requests a session at once if there was one, or an attempt.
     pub fn begin_again(&mut self, now: Time, incarnation: Incarnation) {
         let was_in_use = self.attempt.is_some() || self.sessions.expires().is_some();
+        self.end(incarnation);
+        if was_in_use {
+            self.request(now);
+        }
+    }
+
+    /// Drops all sessions and handshakes. The next session is that of another incarnation.
+    pub fn end(&mut self, incarnation: Incarnation) {
         self.end_attempt();
         self.end_rekey();
         self.sessions.drop_all();
@@ -185,9 +193,6 @@ impl Association {
         (self.answered, self.last_initiation, self.restarted) = (None, None, false);
         self.cookies.clear();
         self.events.retain(|event| matches!(event, SessionEvent::Retired(_)));
-        if was_in_use {
-            self.request(now);
-        }
     }
 
     /// Returns true if a datagram can be sealed. Does not request a session.

@@ -184,6 +184,10 @@ impl Endpoint {
         let numbered = || self.peers.iter().enumerate();
         let networks = |(i, peer)| Peer::networks(peer).iter().map(move |net| (*net, i));
         self.routes = Arc::new(Routes::new(numbered().flat_map(networks)));
+        self.groups.clear();
+        for (index, group) in numbered().filter_map(|(index, peer)| Some((index, peer.server_group()?))) {
+            self.groups.entry(group.clone()).or_default().push(index);
+        }
         let sources = |(i, peer): (usize, &Peer)| {
             peer.sources().map(|(link, ip, slot)| ((link, ip), (i, slot))).collect::<Vec<_>>()
         };

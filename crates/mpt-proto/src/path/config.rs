@@ -59,6 +59,8 @@ pub enum PathRole {
     Overflow,
     /// While no available and no overflow path is alive.
     Standby,
+    /// The same; the whole session is in reserve, because another server carries the traffic.
+    Reserve,
 }
 
 /// A path of a peer.

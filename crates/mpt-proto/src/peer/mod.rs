@@ -5,6 +5,7 @@
 
 mod native;
 mod plain;
+mod server;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -26,6 +27,7 @@ use crate::path::{HealthChange, Path, PathState};
 use crate::queue::{Head, Queue};
 use crate::routes::Routes;
 use crate::sched::Schedule;
+use crate::servers::Server;
 use crate::sessions::SessionTable;
 use crate::stats::{Ledger, PathTestOutcome, PeerStatus};
 use crate::time::Time;
@@ -67,6 +69,8 @@ struct Common {
     scheduler: Box<dyn Schedule + Send>,
     scheduler_name: &'static str,
     events: VecDeque<PathEvent>,
+    /// Its place among several servers.
+    server: Option<Server>,
     /// Time at which the first packet came while no path was up, or at which such packets were last discarded.
     no_path_since: Option<Time>,
     ledger: Ledger,
@@ -123,6 +127,7 @@ impl Peer {
             scheduler: config.scheduler.build(),
             scheduler_name: config.scheduler.name(),
             events: VecDeque::new(),
+            server: config.server.as_ref().map(|server| Server::new(now, server)),
             no_path_since: None,
             ledger: Ledger::default(),
             drops: Drops::default(),
@@ -181,8 +186,12 @@ impl Peer {
         (self.common.index, self.common.routes) = (index, routes);
     }
 
-    /// Returns true if inner packets from `source` may be sent to it.
-    pub fn accepts_source(&self, source: IpAddr) -> bool {
+    /// Returns true if inner packets from `source` may be sent to it: it is the server in use, if there are several.
+    pub fn accepts(&self, source: IpAddr) -> bool {
+        self.is_in_use() && self.accepts_source(source)
+    }
+
+    fn accepts_source(&self, source: IpAddr) -> bool {
         let nets = &self.common.local_networks;
         nets.is_empty() || nets.iter().any(|net| net.contains(&source))
     }
@@ -435,6 +444,7 @@ impl Peer {
             ledger: self.ledger(),
             queued_bytes: self.common.queue.bytes(),
             drops: self.common.drops.clone(),
+            server: self.common.server.as_ref().map(|server| server.usage),
             ..PeerStatus::default()
         };
         match &self.mode {

@@ -213,6 +213,24 @@ impl RetransmitQueue {
         Some((carried.flow_seq, carried.packet))
     }
 
+    /// Removes and returns the lost packets that are worth sending by another way. The receiver gets SKIP frames for
+    /// them.
+    pub fn take_lost(&mut self) -> Vec<InnerPacket> {
+        let mut taken = Vec::new();
+        while let Some(key) = self.lost.pop_front() {
+            if self.carried(key).is_none() {
+                continue;
+            }
+            let carried = self.forget(key).expect("just seen");
+            self.given_up += 1;
+            if !carried.is_realtime() {
+                self.skips.push(carried.flow_seq);
+                taken.push(carried.packet);
+            }
+        }
+        taken
+    }
+
     /// Removes the packet that [`Self::head`] returned, to be retransmitted.
     pub fn pop(&mut self) -> Option<(PacketKey, FlowSeq, InnerPacket)> {
         let key = self.lost.pop_front()?;

@@ -205,6 +205,8 @@ pub enum PathUsage {
     Draining,
     /// Carries traffic while the available paths are full.
     Overflow,
+    /// Carries traffic while no other path is up: the session is in reserve for that with another server.
+    Reserve,
 }
 
 /// A message about an address of the sender.

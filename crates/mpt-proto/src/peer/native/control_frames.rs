@@ -47,10 +47,11 @@ impl Native {
         let path = &mut self.paths[id];
         let stamp = path.base.liveness.prober().and_then(|prober| prober.poll(turn.now));
         let challenge = stamp.map(|stamp| Frame::Path(PathFrame::Challenge(stamp.to_be_bytes())));
-        let usage = match path.own_role {
+        let usage = match path.own_role() {
             PathRole::Available => PathUsage::Available,
             PathRole::Overflow => PathUsage::Overflow,
             PathRole::Standby => PathUsage::Standby,
+            PathRole::Reserve => PathUsage::Reserve,
         };
         let response = path.challenged.take().map(|bytes| Frame::Path(PathFrame::Response(bytes)));
         let (probes, answers) = (std::mem::take(&mut path.probes), path.base.health.answers);

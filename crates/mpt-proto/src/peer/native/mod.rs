@@ -7,6 +7,7 @@
 //! | [`receive`] | the way of a packet in, step by step |
 //! | [`timers`] | deadlines |
 //! | [`session`], [`rekey`] | handshakes, rekeys, and the events of sessions |
+//! | [`server`] | the use of this peer, if it is one of several servers |
 //! | [`path`] | the state of our paths and of the peer's |
 //! | [`path_events`] | paths that are added and removed, and their status frames |
 //! | [`resolve`] | from an address to a path: learned paths and migration |
@@ -38,6 +39,7 @@ mod rekey;
 mod reordering;
 mod resolve;
 mod send;
+mod server;
 mod session;
 mod snapshot;
 mod timers;
@@ -95,6 +97,10 @@ pub(super) struct Native {
     rekey_copies: u32,
     /// The time at which the current session was established.
     established_at: Time,
+    /// No session is wanted: the peer is a server that is not used.
+    is_idle_server: bool,
+    /// Another server carries the traffic.
+    is_in_reserve: bool,
     /// There is a session, so datagrams can be sealed.
     has_session: bool,
     /// There is a session and a path, so probes and acknowledgements leave when they are due.
@@ -167,6 +173,8 @@ impl Native {
             initiation: None,
             rekey_copies: 0,
             established_at: now,
+            is_idle_server: peer.server.is_some(),
+            is_in_reserve: peer.server.is_some(),
             has_session: false,
             may_send: false,
             paths: PathTable::from_iter([]),
@@ -202,7 +210,7 @@ impl Native {
             native.put_path(now, slot, native.new_path(now, slot, path));
         }
         if !known.is_empty() {
-            native.association.request(now);
+            native.request_session(now);
         }
         native
     }
@@ -337,6 +345,7 @@ impl Native {
             given_up,
             established_at: self.has_session.then_some(self.established_at),
             shared_key: self.association.shared_key(),
+            in_reserve: self.is_held_in_reserve(),
             paths: paths.map(|path| self.path_status(path)).collect(),
             ..common
         }
@@ -350,7 +359,7 @@ impl Native {
             rate: self.cc.bottleneck(path.base.id),
             loss: Some(estimator.loss()),
             mtu: path.pmtu.found().map(|size| size.saturating_sub(NATIVE_OVERHEAD)),
-            roles: [path.own_role, path.peer_role],
+            roles: [path.own_role(), path.peer_role],
             in_flight: Some(estimator.in_flight()),
             queue: Some(estimator.delay().queue()),
             ..status
@@ -455,9 +464,12 @@ impl Native {
     pub(super) fn drop_sessions(&mut self, common: &mut Common, turn: &mut Turn<'_>) {
         let sessions = turn.sessions.as_mut().expect("an endpoint with native peers has sessions");
         self.association.begin_again(turn.now, sessions.incarnation());
-        self.has_session = false;
-        self.initiation = None;
-        self.reset_numbers(common, turn.now, HandshakeEvent::SessionsDropped);
+        self.on_sessions_dropped(common, turn.now);
+    }
+
+    fn on_sessions_dropped(&mut self, common: &mut Common, now: Time) {
+        (self.has_session, self.may_send, self.initiation) = (false, false, None);
+        self.reset_numbers(common, now, HandshakeEvent::SessionsDropped);
     }
 
     fn on_peer_restart(&mut self, common: &mut Common, now: Time) {

@@ -24,8 +24,10 @@ pub(in crate::peer) struct NativePath {
     pub(super) address: AddressState,
     /// The peer opened the path; the configuration does not name it.
     pub(super) learned: bool,
-    /// The role that this end wants.
-    pub(super) own_role: PathRole,
+    /// The role that the configuration or the operator wants.
+    pub(super) configured_role: PathRole,
+    /// The session is in reserve: another server carries the traffic.
+    pub(super) in_reserve: bool,
     /// The role that the peer wants.
     pub(super) peer_role: PathRole,
     /// The highest rate that may be sent, if it is limited.
@@ -81,7 +83,8 @@ impl NativePath {
             base: Path::new(now, slot, config, Some(probe)),
             address: AddressState::Validated,
             learned: false,
-            own_role: config.role,
+            configured_role: config.role,
+            in_reserve: false,
             peer_role: PathRole::Available,
             cap: config.cap,
             failed: false,
@@ -139,9 +142,14 @@ impl NativePath {
         self.address.is_validated() && self.base.health.may_send()
     }
 
+    /// Returns the role that this end wants.
+    pub(super) fn own_role(&self) -> PathRole {
+        if self.in_reserve { PathRole::Reserve } else { self.configured_role }
+    }
+
     /// Returns its role: the greater one of those that both ends want.
     pub(super) fn role(&self) -> PathRole {
-        self.own_role.max(self.peer_role)
+        self.own_role().max(self.peer_role)
     }
 
     /// Returns true if one end wants it used only while others are full or down.
@@ -155,7 +163,7 @@ impl NativePath {
         match self.role() {
             PathRole::Available => false,
             PathRole::Overflow => self.last_data_received.is_none_or(|at| now.since(at) > RECENT),
-            PathRole::Standby => true,
+            PathRole::Standby | PathRole::Reserve => true,
         }
     }
 

@@ -41,7 +41,7 @@ impl Native {
     /// Sets the role that this end wants for a path. The next challenge carries it.
     pub(in crate::peer) fn set_role(&mut self, now: Time, id: PathId, role: PathRole) {
         let path = &mut self.paths[id];
-        if std::mem::replace(&mut path.own_role, role) != role {
+        if std::mem::replace(&mut path.configured_role, role) != role {
             path.base.probe_now(now);
         }
     }
@@ -80,6 +80,7 @@ impl Native {
         if let Some(before) = self.paths.in_slot(slot) {
             path.base.id.generation = before.base.id.generation.wrapping_add(1);
         }
+        path.in_reserve = self.is_in_reserve;
         let (id, cap) = (path.base.id, path.cap);
         self.trace.record(now, || super::path_added(&path));
         self.paths.put(slot, path);
@@ -122,6 +123,7 @@ impl Native {
             PathUsage::Available => PathRole::Available,
             PathUsage::Overflow => PathRole::Overflow,
             PathUsage::Standby => PathRole::Standby,
+            PathUsage::Reserve => PathRole::Reserve,
             PathUsage::Draining => {
                 path.status_polled = now;
                 return self.update(common, now, id, |health| health.peer_agrees = false);
@@ -205,7 +207,7 @@ impl Native {
         if let Some(initiation) = &mut self.initiation {
             initiation.pending.insert(id);
         } else if !self.association.is_established(now) {
-            self.association.request(now);
+            self.request_session(now);
         }
     }
 }

@@ -75,10 +75,10 @@ impl Native {
             self.poll_path_tests(turn);
             self.await_pacers(turn.now);
         } else if self.needs_session(common) {
-            self.association.request(turn.now);
+            self.request_session(turn.now);
         }
         if self.has_session && self.is_unresponsive(turn.now) {
-            self.association.request(turn.now);
+            self.request_session(turn.now);
         }
         self.release_idle_memory(common, turn.now);
     }

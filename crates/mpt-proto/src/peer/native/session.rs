@@ -34,7 +34,7 @@ impl Native {
                     self.trace.record(turn.now, || TraceEvent::Handshake(HandshakeEvent::GaveUp));
                     self.drop_recalled_paths(common, turn);
                     if self.paths.iter().any(|path| !path.base.is_vacant()) {
-                        self.association.request(turn.now);
+                        self.request_session(turn.now);
                     }
                 }
                 SessionEvent::Established(session) => {

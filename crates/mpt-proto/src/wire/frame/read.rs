@@ -133,7 +133,7 @@ fn path(body: &[u8]) -> Result<Option<PathFrame>, MalformedFrame> {
 
 impl PathUsage {
     fn decode(byte: u8) -> Option<Self> {
-        [Self::Available, Self::Standby, Self::Draining, Self::Overflow]
+        [Self::Available, Self::Standby, Self::Draining, Self::Overflow, Self::Reserve]
             .into_iter()
             .find(|status| *status as u8 == byte)
     }

@@ -32,7 +32,13 @@ fn build<'a>(kind: u8, n: [u32; 3], bytes: &'a [u8], text: &'a str, buffer: &'a 
         4 => Frame::Path(PathFrame::Challenge((u64::from(n[0]) << 32 | u64::from(n[1])).to_be_bytes())),
         5 => Frame::Path(PathFrame::Response((u64::from(n[0]) << 32 | u64::from(n[1])).to_be_bytes())),
         6 => {
-            let all = [PathUsage::Available, PathUsage::Standby, PathUsage::Draining, PathUsage::Overflow];
+            let all = [
+                PathUsage::Available,
+                PathUsage::Standby,
+                PathUsage::Draining,
+                PathUsage::Overflow,
+                PathUsage::Reserve,
+            ];
             let status = all[n[0] as usize % all.len()];
             Frame::Path(PathFrame::Status { path: PathTag::from_byte(id), status, order: n[2] })
         }
