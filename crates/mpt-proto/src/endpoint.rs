@@ -67,6 +67,8 @@ pub struct Endpoint {
     /// The peers of each group of servers, in order of preference.
     groups: HashMap<Arc<str>, Vec<usize>>,
     server_events: VecDeque<ServerEvent>,
+    /// Peers whose availability changed since [`Self::poll_availability`].
+    available: BTreeSet<usize>,
 }
 
 /// A TUN read shorter than this is copied: the queue's limit counts bytes, and a packet in a buffer of four times its
@@ -109,6 +111,7 @@ impl Endpoint {
             key_takeovers: 0,
             groups: HashMap::new(),
             server_events: VecDeque::new(),
+            available: BTreeSet::new(),
         };
         endpoint.number_peers();
         endpoint
@@ -364,6 +367,9 @@ impl Endpoint {
             true => self.crowded.remove(&peer),
             false => self.crowded.insert(peer),
         };
+        if self.peers[peer].update_availability() {
+            self.available.insert(peer);
+        }
         if self.peers[peer].has_events() && !self.eventful.contains(&peer) {
             self.eventful.push(peer);
         }

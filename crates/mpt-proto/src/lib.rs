@@ -167,7 +167,7 @@ pub use id::{LinkId, MAX_PATHS, PathId, PathSet};
 pub use packet::{Merge, Offload, TunWrite};
 pub use path::sample::{AckSample, LossSample};
 pub use sched::{Decision, PathSnapshot, SchedInput, Schedule, SchedulerConfig, SchedulerFactory, SchedulerKind};
-pub use servers::{ServerConfig, ServerEvent, ServerUse};
+pub use servers::{Availability, ServerConfig, ServerEvent, ServerUse};
 pub use sessions::SessionTable;
 pub use stats::EndpointStatus;
 pub use time::{Rate, Time};

@@ -31,14 +31,26 @@ pub enum ServerUse {
 }
 
 /// The use of a server changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerEvent {
-    /// Index of the peer.
-    pub peer: usize,
+    /// Name of the peer.
+    pub peer: String,
     /// The new use.
     pub usage: ServerUse,
     /// Packets that waited for it or were lost with it, and that the server in use gets.
     pub moved: usize,
+}
+
+/// What a session is to the peer, for the routes of this end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Availability {
+    /// There is no session, or no path that is up.
+    #[default]
+    Unreachable,
+    /// The peer holds it in reserve: it has another server in use.
+    InReserve,
+    /// The peer uses it.
+    InUse,
 }
 
 /// The state of a peer as a server of a group.

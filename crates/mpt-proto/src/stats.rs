@@ -9,7 +9,7 @@ use crate::drops::Drops;
 use crate::id::LinkId;
 use crate::path::{Path, PathState, Traffic};
 use crate::reorder::ReorderStats;
-use crate::servers::ServerUse;
+use crate::servers::{Availability, ServerUse};
 use crate::time::{Rate, Time};
 
 /// The status of an endpoint.
@@ -48,8 +48,8 @@ pub struct PeerStatus {
     pub drops: Drops,
     /// Its use, if it is one of several servers.
     pub server: Option<ServerUse>,
-    /// The peer holds the session in reserve: another server carries its traffic.
-    pub in_reserve: bool,
+    /// What the session is to the peer.
+    pub availability: Availability,
     /// The hosts that use its key in turn, if there are two.
     pub shared_key: Option<SharedKey>,
     /// Its paths.

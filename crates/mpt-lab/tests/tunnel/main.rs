@@ -30,6 +30,7 @@ mod restored;
 mod rig;
 mod seeing;
 mod service;
+mod several_servers;
 mod share;
 mod sizes;
 mod stranger;

@@ -198,6 +198,8 @@ impl Endpoint {
         self.ready = ReadyQueue::new(self.peers.len());
         self.crowded.clear();
         self.eventful.clear();
+        // The indexes may belong to other peers now.
+        self.available = (0..self.peers.len()).collect();
         for index in 0..self.peers.len() {
             self.note(index);
             self.ready.set_deadline(index, self.peers[index].next_deadline());

@@ -1,13 +1,20 @@
 //! Which of several servers for the same networks is used.
 
 use super::Endpoint;
-use crate::servers::{self, ServerEvent, ServerUse};
+use crate::servers::{self, Availability, ServerEvent, ServerUse};
 use crate::time::Time;
 
 impl Endpoint {
     /// Returns the next change of the use of a server.
     pub fn poll_server_event(&mut self) -> Option<ServerEvent> {
         self.server_events.pop_front()
+    }
+
+    /// Returns the index of a peer whose availability changed, with the new value. After peers were added or removed,
+    /// it returns all of them.
+    pub fn poll_availability(&mut self) -> Option<(usize, Availability)> {
+        let peer = self.available.pop_first()?;
+        Some((peer, self.peers[peer].availability()))
     }
 
     /// Decides again which server is used, after a turn of the peer at `index`. No deadline is needed: a server that
@@ -36,7 +43,7 @@ impl Endpoint {
             }
             if changed {
                 self.ready.mark(peer);
-                self.server_events.push_back(ServerEvent { peer, usage, moved });
+                self.server_events.push_back(ServerEvent { peer: self.peers[peer].name().to_owned(), usage, moved });
             }
         }
         while self.server_events.len() > MAX_EVENTS {

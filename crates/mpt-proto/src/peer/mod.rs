@@ -27,7 +27,7 @@ use crate::path::{HealthChange, Path, PathState};
 use crate::queue::{Head, Queue};
 use crate::routes::Routes;
 use crate::sched::Schedule;
-use crate::servers::Server;
+use crate::servers::{Availability, Server};
 use crate::sessions::SessionTable;
 use crate::stats::{Ledger, PathTestOutcome, PeerStatus};
 use crate::time::Time;
@@ -71,6 +71,7 @@ struct Common {
     events: VecDeque<PathEvent>,
     /// Its place among several servers.
     server: Option<Server>,
+    availability: Availability,
     /// Time at which the first packet came while no path was up, or at which such packets were last discarded.
     no_path_since: Option<Time>,
     ledger: Ledger,
@@ -128,6 +129,7 @@ impl Peer {
             scheduler_name: config.scheduler.name(),
             events: VecDeque::new(),
             server: config.server.as_ref().map(|server| Server::new(now, server)),
+            availability: Availability::default(),
             no_path_since: None,
             ledger: Ledger::default(),
             drops: Drops::default(),
@@ -445,6 +447,7 @@ impl Peer {
             queued_bytes: self.common.queue.bytes(),
             drops: self.common.drops.clone(),
             server: self.common.server.as_ref().map(|server| server.usage),
+            availability: self.common.availability,
             ..PeerStatus::default()
         };
         match &self.mode {

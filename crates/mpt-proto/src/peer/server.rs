@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Mode, Peer, Turn};
 use crate::packet::{Offload, SuperPacket};
 use crate::queue::InnerPacket;
-use crate::servers::{Server, ServerUse};
+use crate::servers::{Availability, Server, ServerUse};
 use crate::time::Time;
 
 impl Peer {
@@ -22,6 +22,22 @@ impl Peer {
     /// Returns true unless another server carries the traffic.
     pub fn is_in_use(&self) -> bool {
         self.common.server.as_ref().is_none_or(|server| server.usage == ServerUse::Active)
+    }
+
+    /// Returns what the session is to the peer, as last noted.
+    pub fn availability(&self) -> Availability {
+        self.common.availability
+    }
+
+    /// Notes what the session is to the peer. Returns true if that changed.
+    pub(crate) fn update_availability(&mut self) -> bool {
+        let availability = match &self.mode {
+            Mode::Plain(plain) if plain.paths.iter().any(|path| path.base.is_up()) => Availability::InUse,
+            Mode::Native(native) if native.can_send() && native.is_held_in_reserve() => Availability::InReserve,
+            Mode::Native(native) if native.can_send() => Availability::InUse,
+            Mode::Plain(_) | Mode::Native(_) => Availability::Unreachable,
+        };
+        std::mem::replace(&mut self.common.availability, availability) != availability
     }
 
     /// Notes if traffic can be sent to it now.

@@ -36,6 +36,7 @@ fn text(item: &Item) -> Option<String> {
     };
     let what = match kind {
         EventKind::Path { peer, path, from, to } => format!("{peer}/{path}: {from} -> {to}"),
+        EventKind::Server { peer, to } => format!("{peer}: {to}"),
         EventKind::LimitWarning { peer, path } => format!("{peer}/{path}: 80 % of the limit of the month are used up"),
         EventKind::Limit { peer, path } => format!("{peer}/{path}: the limit of the month is used up"),
         EventKind::Mtu { mtu_bytes } => format!("the tunnel's MTU is {mtu_bytes}"),

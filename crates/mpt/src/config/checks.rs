@@ -122,8 +122,11 @@ fn keys(file: &File, log: &mut ProblemLog<'_>) {
     }
 }
 
+/// Servers of one peer have the same networks.
 fn networks(file: &File, log: &mut ProblemLog<'_>) {
-    let all = file.peers.iter().flat_map(|peer| {
+    let mut groups = HashSet::new();
+    let is_first = |peer: &&Peer| peer.server.as_ref().is_none_or(|server| groups.insert(server.group.clone()));
+    let all = file.peers.iter().filter(is_first).flat_map(|peer| {
         let mut seen = HashSet::new();
         let from: Vec<_> = peer.local_networks.iter().map(|net| net.value).collect();
         let own = peer.networks.iter().filter(move |net| peer.original.is_none() || seen.insert(net.value));

@@ -46,6 +46,12 @@ pub const KEEPALIVE_REVIVES: bool = false;
 /// A single peer needs no distinct name except in logs; several are numbered from 1.
 pub const PEER: &str = "peer";
 
+/// Servers of a peer without names are numbered from 1.
+pub const SERVER: &str = "server";
+
+/// One session in reserve: an idle one costs a probe each ten seconds and path, and saves a handshake.
+pub const STANDBY: u64 = 1;
+
 /// Paths are named after their interfaces, or numbered from 1 without one.
 pub const PATH: &str = "path";
 

@@ -15,7 +15,7 @@ use super::values::At;
 use crate::secrets;
 
 /// Reads a `[[peer]]` table; the string is the name of a peer that has none of its own.
-pub type ReadPeer<'r> = &'r dyn Fn(&mut Reader<'_, '_, '_>, String) -> Option<Peer>;
+pub type ReadPeer<'r> = &'r dyn Fn(&mut Reader<'_, '_, '_>, String) -> Vec<Peer>;
 
 /// Reads the peers in a folder, whose path is relative to the including file.
 pub fn peers(folder: &At<PathBuf>, read_peer: ReadPeer<'_>, log: &mut ProblemLog<'_>) -> Vec<Peer> {

@@ -11,6 +11,7 @@
 //! - `schema` is the file format: one function per table, one line per key;
 //! - `include` reads peers from separate files;
 //! - `rules` reads classification rules;
+//! - [`servers`] reads several servers of one peer;
 //! - `native` has the keys of native mode, `original` those for peers that run the original MPT;
 //! - [`describe`] converts a configuration to the format of the original MPT;
 //! - `values` are values with their lines, and the enumerations that [`defaults`] needs;
@@ -33,6 +34,7 @@ mod problem;
 mod reader;
 mod rules;
 mod schema;
+pub mod servers;
 #[cfg(test)]
 mod tests;
 pub mod value_types;

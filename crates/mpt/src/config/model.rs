@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 use mpt_proto::classify::Rule;
-use mpt_proto::config::{LivenessConfig, PlainFraming, ProbeConfig, Protocol};
+use mpt_proto::config::{LivenessConfig, PlainFraming, ProbeConfig, Protocol, ServerConfig};
 use mpt_proto::crypto::keys::KeyPair;
 use mpt_proto::legacy::wire::AuthType;
 use mpt_proto::path_manager::{Pairs, Patterns};
@@ -69,6 +69,10 @@ pub struct File {
     pub mode: At<Mode>,
     /// The control port of the original MPT; closed if absent.
     pub original: Option<Original>,
+    /// The table of the kernel with routes to the networks of peers that have a session; none if absent.
+    pub session_routes: Option<At<u32>>,
+    /// The first byte of this host's session indexes; 0 for a random one.
+    pub server_id: u8,
     /// Our key pair; always present in native mode.
     pub identity: Option<KeyPair>,
     /// Limits of the resequencer; off if absent.
@@ -111,6 +115,8 @@ pub struct Original {
 pub struct Peer {
     /// Its name; unique in the file.
     pub name: At<String>,
+    /// Its place among several servers of one peer, in native mode.
+    pub server: Option<ServerConfig>,
     /// The wire protocol, of the file's mode; in native mode its line is that of the public key.
     pub protocol: At<Protocol>,
     /// Inner destinations routed to it, and inner sources that it may use.

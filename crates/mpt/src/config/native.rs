@@ -2,6 +2,7 @@
 //!
 //! A secret is in the configuration file or in a file of its own; either is rejected while others may read it.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -43,6 +44,22 @@ pub fn fec(top: &mut Reader<'_, '_, '_>) -> fec::FecMode {
 /// Reads the kill switch, which is for tunnels with a default route.
 pub fn kill_switch(top: &mut Reader<'_, '_, '_>) -> At<bool> {
     top.read_or("kill_switch", &value_types::boolean(), defaults::KILL_SWITCH)
+}
+
+/// Reads the number of this server among several behind a load balancer; 0 if there is none.
+pub fn server_id(top: &mut Reader<'_, '_, '_>) -> u8 {
+    let id = top.read("server_id", &value_types::integer("a number", 1..=255, 1));
+    id.map_or(0, |id| id.value as u8)
+}
+
+/// Reads the table for routes to peers with a session. 253 to 255 are tables of the system.
+pub fn session_routes(top: &mut Reader<'_, '_, '_>) -> Option<At<u32>> {
+    let table = top.read("session_routes", &value_types::integer("a routing table", 1..=u64::from(u32::MAX), 77))?;
+    if (253..=255).contains(&table.value) {
+        let hint = "choose another one, for example session_routes = 77".to_owned();
+        top.log.error(table.line, format!("session_routes: {} is a table of the system", table.value), Some(hint));
+    }
+    Some(table.map(value_types::as_u32))
 }
 
 /// Reads the networks that the kill switch leaves reachable.
@@ -143,29 +160,50 @@ pub fn pairs(table: &mut Reader<'_, '_, '_>) -> Pairs {
     table.read_or("pairs", &pairs, defaults::PAIRS).value
 }
 
+/// The addresses of a peer or server, in order of preference, and its names.
+#[derive(Clone, Debug, Default)]
+pub struct Remotes {
+    /// Addresses.
+    pub addresses: Vec<At<SocketAddr>>,
+    /// Names, whose addresses follow.
+    pub names: Vec<At<HostName>>,
+}
+
 /// Reads automatic paths over this host's interfaces; `port` is the default for remote addresses.
 pub fn auto(table: &mut Reader<'_, '_, '_>, port: u16) -> Option<Auto> {
-    let remotes = table.read("remote", &value_types::one_or_list(value_types::remote_or_name("203.0.113.7")));
     if !table.has("remote") && (table.has("interfaces") || table.has("ports")) {
         table.missing("remote is missing", "the peer's address or name: remote = \"203.0.113.7\"".to_owned());
     }
+    let remotes = remotes(table, port);
+    let auto = interfaces(table);
+    remotes.map(|Remotes { addresses, names }| Auto { remotes: addresses, names, ..auto })
+}
+
+/// Reads the interfaces of automatic paths. They lead nowhere yet.
+pub fn interfaces(table: &mut Reader<'_, '_, '_>) -> Auto {
     let interfaces = table.read("interfaces", &value_types::interfaces());
     let ports = table.read_or("ports", &value_types::integer("a number of ports", 1..=8, 2), defaults::PORTS).value;
+    Auto {
+        interfaces: interfaces.map_or_else(Patterns::all, |patterns| Patterns::new(patterns.value)),
+        remotes: Vec::new(),
+        names: Vec::new(),
+        ports: u8::try_from(ports).unwrap_or(1),
+    }
+}
+
+/// Reads the addresses and names of a peer or server.
+pub fn remotes(table: &mut Reader<'_, '_, '_>, port: u16) -> Option<Remotes> {
+    let remotes = table.read("remote", &value_types::one_or_list(value_types::remote_or_name("203.0.113.7")));
     let At { value, line } = remotes?;
-    let (mut remotes, mut names) = (Vec::new(), Vec::new());
+    let mut remotes = Remotes::default();
     for (host, own) in value {
         let port = own.unwrap_or(port);
         match host {
-            RemoteHost::Address(ip) => remotes.push(At { value: (ip, port).into(), line }),
-            RemoteHost::Name(name) => names.push(At { value: HostName { name, port }, line }),
+            RemoteHost::Address(ip) => remotes.addresses.push(At { value: (ip, port).into(), line }),
+            RemoteHost::Name(name) => remotes.names.push(At { value: HostName { name, port }, line }),
         }
     }
-    Some(Auto {
-        interfaces: interfaces.map_or_else(Patterns::all, |patterns| Patterns::new(patterns.value)),
-        remotes,
-        names,
-        ports: u8::try_from(ports).unwrap_or(1),
-    })
+    Some(remotes)
 }
 
 /// Rejects keys of native mode.
@@ -182,10 +220,29 @@ pub fn refuse_order(table: &mut Reader<'_, '_, '_>) {
 }
 
 /// Keys of native mode at the top of the file.
-pub const TOP: [&str; 7] = ["private_key", "private_key_file", "congestion", "fec", "kill_switch", "outside", "bypass"];
+pub const TOP: [&str; 9] = [
+    "private_key",
+    "private_key_file",
+    "congestion",
+    "fec",
+    "kill_switch",
+    "outside",
+    "bypass",
+    "server_id",
+    "session_routes",
+];
 /// In a peer.
-pub const PEER: [&str; 7] =
-    ["public_key", "preshared_key", "preshared_key_file", "interfaces", "remote", "pairs", "ports"];
+pub const PEER: [&str; 9] = [
+    "public_key",
+    "preshared_key",
+    "preshared_key_file",
+    "interfaces",
+    "remote",
+    "pairs",
+    "ports",
+    "server",
+    "standby",
+];
 /// In a path.
 pub const PATH: [&str; 5] = ["rate", "role", "limit", "reset_day", "beyond_limit"];
 

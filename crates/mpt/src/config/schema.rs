@@ -21,7 +21,7 @@ use super::problem::{Lines, ProblemLog};
 use super::reader::{NameGenerator, Reader};
 use super::value_types::{as_u32, as_usize};
 use super::values::{At, Mode};
-use super::{bypass, checks, defaults, forward, include, native, original, rules, value_types};
+use super::{bypass, checks, defaults, forward, include, native, original, rules, servers, value_types};
 
 /// Reads the whole file. Missing or invalid values are reported and left out.
 pub fn file(document: &DeTable<'_>, log: &mut ProblemLog<'_>) -> File {
@@ -38,6 +38,8 @@ pub fn file(document: &DeTable<'_>, log: &mut ProblemLog<'_>) -> File {
         mode,
         original,
         identity: identity(&mut top, &wire),
+        session_routes: if wire.is(Mode::Plain) { None } else { native::session_routes(&mut top) },
+        server_id: if wire.is(Mode::Plain) { 0 } else { native::server_id(&mut top) },
         interface: top.read_or("interface", &value_types::interface("mpt0"), defaults::INTERFACE.to_owned()),
         addresses: top.require_list("address", &value_types::interface_address("10.77.0.1/24")),
         mtu: top
@@ -209,23 +211,47 @@ fn peers(top: &mut Reader<'_, '_, '_>, wire: &WireSettings, creates: bool) -> Ve
     peers.into_iter().flatten().chain(included).collect()
 }
 
-/// Reads a peer, named `name` by default; as one of `several` it must have networks.
-fn peer(table: &mut Reader<'_, '_, '_>, wire: &WireSettings, name: String, several: bool) -> Option<Peer> {
+/// Reads a peer, named `name` by default; as one of `several` it must have networks. One with several servers becomes
+/// a peer for each.
+fn peer(table: &mut Reader<'_, '_, '_>, wire: &WireSettings, name: String, several: bool) -> Vec<Peer> {
     let port = table.read_or("port", &value_types::port(), defaults::PORT);
     let name = table.read_or("name", &value_types::name("office"), name);
-    let protocol = protocol(table, wire);
+    let has_servers = table.has("server") && !wire.is(Mode::Plain);
+    let servers = match has_servers {
+        true => servers::read(table, port.value, |table| protocol(table, wire)),
+        false => Vec::new(),
+    };
+    let protocol = match has_servers {
+        true => servers.first().map(|server| server.protocol.clone()),
+        false => protocol(table, wire),
+    };
     let original = original::peer(table, &name, wire.is(Mode::Native));
     let local_networks = table.list("local_networks", &value_types::network("10.81.0.0/16"));
     let local_port = table.read("local_port", &value_types::port()).unwrap_or(wire.port);
     let (auto, pairs) = match wire.is(Mode::Plain) {
         true => (None, defaults::PAIRS),
+        false if has_servers => (Some(native::interfaces(table)), native::pairs(table)),
         false => (native::auto(table, port.value), native::pairs(table)),
     };
+    let standby = if wire.is(Mode::Plain) { 0 } else { servers::standby(table, has_servers) };
     let (networks, resequence) =
         (networks(table, wire, several), resequence(table, wire.resequence, wire.is(Mode::Native)));
     let paths = paths(table, &PeerContext { wire, port: port.value, original: original.as_ref() });
-    let protocol = protocol?;
-    Some(Peer { name, protocol, networks, local_networks, local_port, resequence, original, paths, auto, pairs })
+    let Some(protocol) = protocol else { return Vec::new() };
+    let peer = Peer {
+        name,
+        server: None,
+        protocol,
+        networks,
+        local_networks,
+        local_port,
+        resequence,
+        original,
+        paths,
+        auto,
+        pairs,
+    };
+    if has_servers { servers::expand(table, &peer, servers, standby) } else { vec![peer] }
 }
 
 fn protocol(table: &mut Reader<'_, '_, '_>, wire: &WireSettings) -> Option<At<Protocol>> {
@@ -239,7 +265,7 @@ fn protocol(table: &mut Reader<'_, '_, '_>, wire: &WireSettings) -> Option<At<Pr
 
 fn networks(table: &mut Reader<'_, '_, '_>, wire: &WireSettings, several: bool) -> Vec<At<IpNet>> {
     let network = value_types::network("10.77.0.2/32");
-    let is_incoming = table.is_absent_or_empty("path") && !table.has("remote") && !table.has("interfaces");
+    let is_incoming = table.is_absent_or_empty("path") && !table.has("remote") && !table.has("interfaces") && !table.has("server");
     if wire.is(Mode::Native) && is_incoming && !table.has("networks") {
         let hint = "add remote = \"203.0.113.7\", its address; or, for a peer that connects to this host, networks = [\"10.77.0.2/32\"]";
         table.missing("this peer has neither a path nor networks", hint.to_owned());

@@ -29,6 +29,7 @@ fn keys_of_the_schema() -> BTreeSet<String> {
                 "peer.plain",
                 "peer.original",
                 "peer.path",
+                "peer.server",
                 "peer.path.original",
             ]
             .contains(&key.as_str())

@@ -170,6 +170,13 @@ pub enum EventKind {
         /// `up`, or the cause for which it is down.
         to: String,
     },
+    /// One of several servers of a peer is used otherwise now.
+    Server {
+        /// The server's name, `PEER/SERVER`.
+        peer: String,
+        /// `active`, `standby` or `idle`.
+        to: String,
+    },
     /// A path has used up 80 % of its limit.
     LimitWarning {
         /// The peer's name.

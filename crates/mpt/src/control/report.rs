@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use mpt_proto::{Availability, ServerUse};
 use mpt_proto::config::PathRole;
 use mpt_proto::drops::Drops;
 use mpt_proto::path::{Demotion, DownCause, PathState};
@@ -89,6 +90,12 @@ pub struct PeerReport {
     /// Seconds since the session's keys were agreed, by a handshake or a rekey; absent without a session.
     #[serde(default)]
     pub session_age_s: Option<u64>,
+    /// Its use, if it is one of several servers: `active`, `standby` or `idle`.
+    #[serde(default)]
+    pub server: Option<String>,
+    /// True if the peer holds this session in reserve: another server carries its traffic.
+    #[serde(default)]
+    pub in_reserve: bool,
     /// Counters of the resequencer; absent if it is off.
     pub reorder: Option<ReorderReport>,
     /// Dropped packets, by reason.
@@ -186,7 +193,8 @@ pub struct PathReport {
     pub rate_bits_per_s: Option<u64>,
     /// Recent loss rate of datagrams, 0 to 1; native mode.
     pub loss: Option<f64>,
-    /// The role that this end configures: `available`, `overflow`, `standby` or `metered`.
+    /// The role that this end wants: `available`, `overflow`, `standby` or `metered`; `reserve` if another server
+    /// carries the traffic.
     #[serde(default)]
     pub role: String,
     /// True if it is used only while no other path is alive, because one end configures so or its limit is used up.
@@ -270,6 +278,8 @@ impl PeerReport {
             recovered_packets: peer.recovered,
             abandoned_packets: peer.given_up,
             session_age_s: peer.established_at.map(|at| now.since(at).as_secs()),
+            server: peer.server.map(|usage| server_use(usage).to_owned()),
+            in_reserve: peer.availability == Availability::InReserve,
             reorder: peer.reorder.as_ref().map(ReorderReport::new),
             drops: counts(&peer.drops),
             paths: peer.paths.iter().map(PathReport::new).collect(),
@@ -308,7 +318,7 @@ impl PathReport {
             rate_bits_per_s: path.rate.map(|rate| rate.bits()),
             loss: path.loss,
             role: role_name(path.roles[0]).to_owned(),
-            standby: path.roles.contains(&PathRole::Standby),
+            standby: path.roles.iter().any(|role| *role >= PathRole::Standby),
             overflow: path.roles.iter().max() == Some(&PathRole::Overflow),
             used_bytes: None,
             limit_bytes: None,
@@ -324,11 +334,21 @@ impl PathReport {
     }
 }
 
+/// Returns the name of a server's use.
+pub fn server_use(usage: ServerUse) -> &'static str {
+    match usage {
+        ServerUse::Active => "active",
+        ServerUse::Standby => "standby",
+        ServerUse::Idle => "idle",
+    }
+}
+
 fn role_name(role: PathRole) -> &'static str {
     match role {
         PathRole::Available => "available",
         PathRole::Overflow => "overflow",
         PathRole::Standby => "standby",
+        PathRole::Reserve => "reserve",
     }
 }
 

@@ -6,7 +6,8 @@
 //! switched that on, or from ports of this host to hosts behind peers ([`port_forward`]); both use tables of [`nft`],
 //! which [`restore`] keeps in effect. [`name_servers`] sets those of the host, where needed in [`resolv_conf`]. [`mtu`]
 //! follows what the paths to each peer carry. [`netlink_events`] takes
-//! the state of interfaces; [`interface_sync`] updates paths when interfaces change, with the sockets of
+//! the state of interfaces; [`session_routes`] announces peers to routing daemons, [`servers`] reports which of several is used,
+//! [`interface_sync`] updates paths when interfaces change, with the sockets of
 //! [`path_sockets`], [`retry_log`] schedules retries, and [`restore_limit`] limits how often state is restored that
 //! another program keeps removing; [`bypass`] suspends default routes and kill switch for a while,
 //! [`bypass_rules`] exempts selected traffic from both; [`names`] follows
@@ -59,7 +60,9 @@ mod restore;
 mod restore_limit;
 mod retry_log;
 mod routes;
+mod servers;
 pub(crate) mod service;
+mod session_routes;
 mod setup;
 mod share;
 mod usage_file;
@@ -98,6 +101,7 @@ use processor::ProcessorLoad;
 use qlog::Qlog;
 use routes::Routes;
 use service::Service;
+use session_routes::SessionRoutes;
 use setup::{OpenTunnel, Sockets};
 
 /// Runs a tunnel until a signal or `mpt down` ends it. Writes the event trace of each peer into the folder `qlog`, if
@@ -199,6 +203,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         path_tests: Vec::new(),
         interface_sync: interfaces,
         narrow_peers: Some(Vec::new()),
+        session_routes: SessionRoutes::default(),
         metering,
         bypass_until: None,
         path_changes: PathChanges::default(),
@@ -256,6 +261,7 @@ struct Daemon {
     /// The peers that carry less than the configured MTU, by index, and what they carry, as last applied. None after a
     /// change of the configuration.
     narrow_peers: Option<Vec<(usize, usize)>>,
+    session_routes: SessionRoutes,
     qlog: Option<Qlog>,
     suspend_watch: SuspendWatch,
     copy_monitor: Option<CopyMonitor>,
@@ -355,6 +361,7 @@ impl Daemon {
         self.handshake_clock.poll(now, &self.driver.endpoint);
         self.poll_peer_addresses(now);
         self.adapt_mtu();
+        self.update_session_routes();
         self.poll_path_tests();
         // Events of this iteration are processed at once, not at the next wake-up.
         let path_events = self.process_path_events(now).then_some(now);
@@ -406,7 +413,7 @@ impl Daemon {
 
     /// Logs path events and notifies the peer. Returns true if there was any.
     fn process_path_events(&mut self, now: Time) -> bool {
-        let mut any = false;
+        let mut any = self.process_server_events();
         while let Some((peer, event)) = self.driver.endpoint.poll_event() {
             let (peer, path) = (peer.to_owned(), event.path.to_string());
             self.notify_peer(now, &peer, &event);

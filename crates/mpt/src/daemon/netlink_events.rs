@@ -57,6 +57,7 @@ impl Daemon {
     fn restore_tun(&mut self) -> Result<(), Failure> {
         let mut netlink = Netlink::open()?;
         setup::add_addresses(&self.file, self.driver.tun_index(), &mut netlink)?;
+        self.restore_session_routes(&mut netlink)?;
         self.routes.apply(&self.file, &mut netlink)
     }
 

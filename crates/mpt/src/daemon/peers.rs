@@ -60,6 +60,7 @@ impl Daemon {
             tracing::warn!(peer = %peer.name, %error, "peer not removed");
         }
         self.forget_peer_paths(&peer.name);
+        self.forget_session_routes(&peer.name);
         self.interface_sync.schedule(now);
         if let Some(port) = &mut self.control_port {
             port.remove(&peer);

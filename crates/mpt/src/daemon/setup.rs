@@ -76,7 +76,9 @@ fn endpoint(file: &File, now: Time, config: &Config) -> Result<Endpoint, Failure
     };
     let clock = HandshakeClock::of(&file.interface).read(now);
     let identity = Identity { keys, capabilities: Capabilities::new(has_aes()), clock };
-    Ok(Endpoint::native(now, config, SessionTable::new(identity, *random::bytes()?)))
+    let mut sessions = SessionTable::new(identity, *random::bytes()?);
+    sessions.set_server_id(file.server_id);
+    Ok(Endpoint::native(now, config, sessions))
 }
 
 /// Returns true if the processor has AES instructions.
@@ -258,6 +260,7 @@ fn peer_config(file: &File, peer: &Peer, sockets: &mut Sockets, netlink: &mut Ne
         scheduler: file.scheduler.value.into(),
         rules: file.rules.iter().map(|rule| rule.value.clone()).collect(),
         carries_ipv6: file.addresses.iter().any(|address| address.addr().is_ipv6()),
+        server: peer.server.clone(),
         protocol: peer.protocol.value.clone(),
         resequence: peer.resequence,
         probe: file.probe,

@@ -345,7 +345,6 @@ impl Native {
             given_up,
             established_at: self.has_session.then_some(self.established_at),
             shared_key: self.association.shared_key(),
-            in_reserve: self.is_held_in_reserve(),
             paths: paths.map(|path| self.path_status(path)).collect(),
             ..common
         }

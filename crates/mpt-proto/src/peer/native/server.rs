@@ -43,7 +43,7 @@ impl Native {
     }
 
     /// Returns true if the peer holds the session in reserve, as far as its paths that are alive show.
-    pub(super) fn is_held_in_reserve(&self) -> bool {
+    pub(in crate::peer) fn is_held_in_reserve(&self) -> bool {
         let mut alive = self.paths.iter().filter(|path| path.base.health.is_alive() && !path.base.is_vacant());
         let is_reserve = |path: &NativePath| path.peer_role == PathRole::Reserve;
         alive.next().is_some_and(is_reserve) && alive.all(is_reserve)
