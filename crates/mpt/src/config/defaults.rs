@@ -49,6 +49,9 @@ pub const PEER: &str = "peer";
 /// Paths are named after their interfaces, or numbered from 1 without one.
 pub const PATH: &str = "path";
 
+/// Paths over TLS are named after what they are.
+pub const TLS_PATH: &str = "tls";
+
 /// Equal weights.
 pub const WEIGHT: u32 = 1;
 

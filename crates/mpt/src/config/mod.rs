@@ -11,6 +11,7 @@
 //! - `schema` is the file format: one function per table, one line per key;
 //! - `include` reads peers from separate files;
 //! - `rules` reads classification rules;
+//! - [`tls`] has paths over TLS;
 //! - `native` has the keys of native mode, `original` those for peers that run the original MPT;
 //! - [`describe`] converts a configuration to the format of the original MPT;
 //! - `values` are values with their lines, and the enumerations that [`defaults`] needs;
@@ -35,6 +36,7 @@ mod rules;
 mod schema;
 #[cfg(test)]
 mod tests;
+pub mod tls;
 pub mod value_types;
 mod values;
 

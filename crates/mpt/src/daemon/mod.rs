@@ -16,7 +16,8 @@
 //! [`peer_addresses`] the addresses of peers. [`clients`] serves the sockets for commands and status, [`commands`]
 //! executes commands, [`peers`] adds and removes peers, [`pending`] are commands that wait for one, [`path_tests`]
 //! those that wait for a measurement, [`user`] gives up
-//! the rights of root, [`config_files`] keeps access to the configuration, [`control_port`] is the protocol of the
+//! the rights of root, [`config_files`] keeps access to the configuration, [`tls_paths`] uses paths over TLS while no other one answers,
+//! [`tls_helper`] runs the process that accepts them, [`control_port`] is the protocol of the
 //! original MPT, [`qlog`] writes the event trace, [`processor`] measures how busy this process is, and [`diagnosis`]
 //! logs why a tunnel does not connect. [`leftovers`] removes what a killed tunnel left behind. This file opens
 //! everything, and is the main loop over all of them and signals.
@@ -62,6 +63,8 @@ mod routes;
 pub(crate) mod service;
 mod setup;
 mod share;
+mod tls_helper;
+mod tls_paths;
 mod usage_file;
 pub(crate) mod user;
 
@@ -99,6 +102,8 @@ use qlog::Qlog;
 use routes::Routes;
 use service::Service;
 use setup::{OpenTunnel, Sockets};
+use tls_helper::TlsHelper;
+use tls_paths::TlsPaths;
 
 /// Runs a tunnel until a signal or `mpt down` ends it. Writes the event trace of each peer into the folder `qlog`, if
 /// there is one.
@@ -114,13 +119,14 @@ pub fn run(file: &File, qlog: Option<&Path>) -> Result<(), Failure> {
     let service = Service::from_env();
     let qlog = qlog.filter(|_| !run.running().contains(&file.interface));
     let qlog = qlog.map(|folder| Qlog::open(folder, file, clock.now())).transpose()?;
+    let tls_helper = TlsHelper::open(file)?;
     let mut config_files = ConfigFiles::open(file)?;
     if !user::give_up_root(&run, &user::required_capabilities(file))? {
         config_files.access_directly();
     }
     let control = Server::bind(&run, &file.interface)?;
     let status = Server::bind_status(&run, &file.interface, user::status_reader().0)?;
-    let open = Opened { signals, control, status, device, service, qlog, config_files, clock };
+    let open = Opened { signals, control, status, device, service, qlog, config_files, tls_helper, clock };
     up(file, &run, open).map_err(|failure| leftovers::with_leftover_state(&file.interface, &run, failure))
 }
 
@@ -134,11 +140,12 @@ struct Opened {
     service: Service,
     qlog: Option<Qlog>,
     config_files: ConfigFiles,
+    tls_helper: Option<TlsHelper>,
     clock: Clock,
 }
 
 fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
-    let Opened { signals, control, status, device, service, qlog, mut config_files, clock } = open;
+    let Opened { signals, control, status, device, service, qlog, mut config_files, tls_helper, clock } = open;
     let monitor = Monitor::open()?;
     let OpenTunnel { mut driver, sockets, routes, tun } = setup::open(file, Reactor::new(clock)?, device?)?;
     let control_port = file.original.as_ref().map(|original| ControlPort::open(original, &file.peers)).transpose()?;
@@ -175,6 +182,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
     let peer_addresses = PeerAddresses::read(&file.interface);
     diagnosis::warn_of_reverse_path_filter(&file);
     diagnosis::warn_of_name_servers(&file, &resolvers, &Netlink::open()?.all_addresses()?);
+    tls_helper.map(TlsHelper::start).transpose()?;
     service.ready();
     Daemon {
         service,
@@ -187,6 +195,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         forwarding_monitor: None,
         diagnosis: Diagnosis::default(),
         names: Names::new(resolvers),
+        tls: TlsPaths::default(),
         control,
         status,
         tunnel_report: about,
@@ -235,6 +244,7 @@ struct Daemon {
     forwarding_monitor: Option<ForwardingMonitor>,
     diagnosis: Diagnosis,
     names: Names,
+    tls: TlsPaths,
     config_files: ConfigFiles,
     control: Server,
     /// Takes requests that change nothing.
@@ -300,6 +310,7 @@ impl Daemon {
         let mut ready = Vec::new();
         self.watch_tables(self.driver.reactor.now())?;
         self.driver.take_down_waiting(self.driver.reactor.now());
+        self.add_tls_paths(self.driver.reactor.now())?;
         self.diagnosis.on_paths_changed(self.driver.reactor.now());
         self.sync_interfaces(self.driver.reactor.now());
         let mut wake = self.finish_iteration(self.driver.reactor.now());
@@ -346,6 +357,7 @@ impl Daemon {
         self.process_path_events(now);
         let control = self.serve_control_port(now);
         let names = self.poll_names(now);
+        let tls = self.poll_tls(now);
         let interfaces = self.poll_interfaces(now);
         let metering = self.metering.poll(now, &mut self.driver.endpoint);
         for event in self.metering.take_events() {
@@ -363,7 +375,7 @@ impl Daemon {
         let service = self.service.poll(now, &self.driver.endpoint);
         let bypass = self.poll_bypass(now);
         let diagnosis = self.diagnosis.poll(now, &self.driver.endpoint, &self.file);
-        [bypass, clients, control, data, diagnosis, interfaces, metering, names, path_events, qlog, service]
+        [bypass, clients, control, data, diagnosis, interfaces, metering, names, path_events, qlog, service, tls]
             .into_iter()
             .flatten()
             .min()
@@ -377,6 +389,7 @@ impl Daemon {
             FORWARDING => self.handle_forwarding_events(now)?,
             COPIES => {}
             NAMES => self.names.schedule(now),
+            TLS => self.tls.schedule(now),
             CONTROL | STATUS => return Ok(self.handle_requests(now, ready.token)),
             CONTROL_PORT => {
                 if let Some(port) = &mut self.control_port {
@@ -419,12 +432,16 @@ impl Daemon {
             if to == "operator" && self.metering.is_stopped(&peer, &path) {
                 to = metering::LIMIT.to_owned();
             }
+            if to == "carrier" {
+                to = self.tls.cause(&peer, &path).unwrap_or(&to).to_owned();
+            }
             self.publish(EventKind::Path { peer, path, from, to });
         }
         if any {
             self.diagnosis.on_paths_changed(now);
             self.service.on_paths_changed();
             self.names.schedule(now);
+            self.tls.schedule(now);
         }
         any
     }
@@ -439,3 +456,4 @@ const COPIES: Token = Token(6);
 const FORWARDING: Token = Token(7);
 const STATUS: Token = Token(8);
 const NAMES: Token = Token(9);
+const TLS: Token = Token(10);
