@@ -5,22 +5,20 @@
 //! [`gateway`] forwards to the Internet, and from the interfaces of [`share`] into the tunnel, after [`forwarding`] has
 //! switched that on, or from ports of this host to hosts behind peers ([`port_forward`]); both use tables of [`nft`],
 //! which [`restore`] keeps in effect. [`name_servers`] sets those of the host, where needed in [`resolv_conf`]. [`mtu`]
-//! follows what the paths to each peer carry. [`netlink_events`] takes
-//! the state of interfaces; [`interface_sync`] updates paths when interfaces change, with the sockets of
-//! [`path_sockets`], [`retry_log`] schedules retries, and [`restore_limit`] limits how often state is restored that
-//! another program keeps removing; [`bypass`] suspends default routes and kill switch for a while,
-//! [`bypass_rules`] exempts selected traffic from both; [`names`] follows
+//! follows what the paths to each peer carry. [`netlink_events`] takes the state of interfaces; [`interface_sync`]
+//! updates paths when interfaces change, with the sockets of [`path_sockets`], [`retry_log`] schedules retries, and
+//! [`restore_limit`] limits how often state is restored that another program keeps removing; [`bypass`] suspends
+//! default routes and kill switch for a while, [`bypass_rules`] exempts selected traffic from both; [`names`] follows
 //! the addresses of peers with names, which [`resolver`] looks up; [`metering`] counts the traffic of paths with a
 //! limit in a [`usage_file`], [`path_changes`] collects what is logged of paths, [`service`] notifies the service
 //! manager, [`handshake_flood`] limits floods; [`handshake_clock`] keeps the last timestamp over a restart, and
 //! [`peer_addresses`] the addresses of peers. [`clients`] serves the sockets for commands and status, [`commands`]
 //! executes commands, [`peers`] adds and removes peers, [`pending`] are commands that wait for one, [`path_tests`]
-//! those that wait for a measurement, [`user`] gives up
-//! the rights of root, [`config_files`] keeps access to the configuration, [`tls_paths`] uses paths over TLS while no other one answers,
-//! [`tls_helper`] runs the process that accepts them, [`control_port`] is the protocol of the
-//! original MPT, [`qlog`] writes the event trace, [`processor`] measures how busy this process is, and [`diagnosis`]
-//! logs why a tunnel does not connect. [`leftovers`] removes what a killed tunnel left behind. This file opens
-//! everything, and is the main loop over all of them and signals.
+//! those that wait for a measurement, [`user`] gives up the rights of root, [`config_files`] keeps access to the
+//! configuration, [`tls_paths`] uses paths over TLS while no other one answers, [`tls_helper`] runs the process that
+//! accepts them, [`control_port`] is the protocol of the original MPT, [`qlog`] writes the event trace, [`processor`]
+//! measures how busy this process is, and [`diagnosis`] logs why a tunnel does not connect. [`leftovers`] removes what
+//! a killed tunnel left behind. This file opens everything, and is the main loop over all of them and signals.
 
 mod bypass;
 mod bypass_rules;
@@ -68,8 +66,8 @@ mod tls_paths;
 mod usage_file;
 pub(crate) mod user;
 
+use std::env;
 use std::path::{Path, PathBuf};
-use std::{env, process};
 
 use mpt_linux::Reactor;
 use mpt_linux::netlink::{ForwardingMonitor, Monitor, Netlink, TableMonitor};
@@ -165,7 +163,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
     let gateway = Gateway::open(file, run)?;
     let resolvers = resolver::of_host();
     config_files.set_name_servers(file)?;
-    let about = tunnel_report(file, driver.endpoint.mtu());
+    let about = clients::tunnel_report(file, driver.endpoint.mtu());
     if qlog.is_some() {
         driver.endpoint.set_trace(driver.reactor.now(), true);
     }
@@ -269,23 +267,6 @@ struct Daemon {
     qlog: Option<Qlog>,
     suspend_watch: SuspendWatch,
     copy_monitor: Option<CopyMonitor>,
-}
-
-/// Returns the part of the status report about the tunnel itself.
-fn tunnel_report(file: &File, mtu: usize) -> TunnelReport {
-    TunnelReport {
-        interface: file.interface.to_string(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        mode: file.mode.name().to_owned(),
-        config: file.path.display().to_string(),
-        pid: process::id(),
-        uptime_s: 0,
-        uptime_us: 0,
-        port: *file.port,
-        mtu_bytes: mtu,
-        bypass_s: None,
-        busy_percent: 0,
-    }
 }
 
 /// The next step of the main loop.

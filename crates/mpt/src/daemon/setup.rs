@@ -176,8 +176,8 @@ impl Sockets {
         all.find(|id| !self.managed.contains(id) && !self.existing.values().any(|existing| existing == id))
     }
 
-    /// Opens the socket of a path over TLS on loopback, and starts the thread that connects. Returns the thread's address
-    /// there, too.
+    /// Opens the socket of a path over TLS on loopback, and starts the thread that connects. Returns the address of
+    /// that thread, too.
     fn open_tls(
         &mut self,
         file: &File,

@@ -21,7 +21,7 @@ use crate::config::tls::TlsListen;
 use crate::tls::certificate::{self, Identity};
 use crate::tls::listen::Start;
 
-/// What the process needs.
+/// The open socket, and the data for the process.
 pub(super) struct TlsHelper {
     listener: TcpListener,
     /// The line that it reads first.

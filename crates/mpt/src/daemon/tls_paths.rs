@@ -71,7 +71,7 @@ enum State {
     Closing,
 }
 
-/// What the plan requires now.
+/// The step that the plan requires now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Wait,

@@ -17,7 +17,7 @@ pub struct Channel {
     tls: Connection,
 }
 
-/// What a read has found.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// More may be pending.
@@ -33,7 +33,9 @@ impl Channel {
     ///
     /// # Errors
     /// The system refuses an option.
-    pub fn new(tcp: TcpStream, tls: Connection) -> io::Result<Self> {
+    pub fn new(tcp: TcpStream, mut tls: Connection) -> io::Result<Self> {
+        // The limit would cut what is sent. The callers bound it: no one sends before everything earlier has left.
+        tls.set_buffer_limit(None);
         tcp.set_nonblocking(true)?;
         tcp.set_nodelay(true)?;
         SockRef::from(&tcp).set_tcp_notsent_lowat(NOT_SENT)?;

@@ -1,7 +1,7 @@
 //! The client's end of a path over TLS: a thread that connects when the daemon requests it, and then carries datagrams.
 //!
-//! Its TCP socket has the mark of the tunnel's own datagrams, and is bound to the interface of the path, as a UDP socket
-//! of the path would be. So the routes, and the kill switch, treat it as one of them.
+//! Its TCP socket has the mark of the tunnel's own datagrams, and is bound to the interface of the path, as a UDP
+//! socket of the path would be. So the routes, and the kill switch, treat it as one of them.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -26,7 +26,7 @@ use super::{ALPN, provider};
 use crate::config::tls::{Host, TlsServer};
 use crate::daemon::resolver::{self, Lookup};
 
-/// How to reach the server.
+/// The server, and the way to it.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// The server.
@@ -37,7 +37,7 @@ pub struct Target {
     pub mark: Option<u32>,
 }
 
-/// What has become of a connection.
+/// A change of the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// It carries datagrams, to this address.

@@ -31,7 +31,7 @@ use super::upgrade::{self, Head, MAX_HEAD, NOT_FOUND};
 use super::{ALPN, provider};
 use crate::Failure;
 
-/// What the daemon passes, in a line of JSON.
+/// The data that the daemon passes, in a line of JSON.
 #[derive(Serialize, Deserialize)]
 pub struct Start {
     /// The certificates in PEM.
@@ -63,7 +63,7 @@ pub fn run() -> Result<(), Failure> {
     accept(&listener, &Arc::new(shared))
 }
 
-/// What all connections use.
+/// The data of all connections.
 struct Shared {
     config: Arc<ServerConfig>,
     path: String,

@@ -52,7 +52,7 @@ pub struct Pump<'c> {
 pub enum End {
     /// The control descriptor is readable. The connection is still open.
     Requested,
-    /// The other end or the network; the text says which.
+    /// The other end or the network; with a description.
     Lost(String),
 }
 

@@ -6,7 +6,7 @@ use base64ct::{Base64, Encoding as _};
 /// The key of a request, in base64.
 pub type Key = String;
 
-/// What a head means.
+/// The meaning of a head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Head<T> {
     /// It is not complete yet.
