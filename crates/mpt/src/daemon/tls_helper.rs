@@ -20,6 +20,7 @@ use crate::config::File;
 use crate::config::tls::TlsListen;
 use crate::tls::certificate::{self, Identity};
 use crate::tls::listen::Start;
+use crate::tls::set_congestion_control;
 
 /// The open socket, and the data for the process.
 pub(super) struct TlsHelper {
@@ -40,6 +41,7 @@ impl TlsHelper {
             None => Identity::own(&state_folder().join(format!("{}.tls", *file.interface)))?,
         };
         let listener = listen(tls).map_err(|error| cannot_listen(file, tls, &error))?;
+        set_congestion_control(&listener);
         let fingerprint = identity.fingerprint().map(|own| certificate::hex(&own)).unwrap_or_default();
         let address = listener.local_addr().map_or_else(|_| tls.listen.to_string(), |address| address.to_string());
         tracing::info!(address, tls_certificate = fingerprint, "listening for paths over TLS");

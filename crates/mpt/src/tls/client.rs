@@ -22,7 +22,7 @@ use super::channel::Channel;
 use super::frame::Side;
 use super::pump::{Counters, End, Pump};
 use super::upgrade::{self, Head, MAX_HEAD};
-use super::{ALPN, provider};
+use super::{ALPN, provider, set_congestion_control};
 use crate::config::tls::{Host, TlsServer};
 use crate::daemon::resolver::{self, Lookup};
 
@@ -213,6 +213,7 @@ impl Thread {
         if let Some(interface) = &self.target.interface {
             socket.bind_device(Some(interface.as_bytes()))?;
         }
+        set_congestion_control(&socket);
         socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
         socket.connect_timeout(&to.into(), CONNECT_TIMEOUT)?;
         Ok(socket.into())

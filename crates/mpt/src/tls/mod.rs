@@ -22,12 +22,23 @@ pub mod listen;
 mod pump;
 mod upgrade;
 
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use std::os::fd::AsFd;
 use std::sync::Arc;
+
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use socket2::SockRef;
 
 /// Returns the algorithms of TLS: those of the library that seals the datagrams.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
+}
+
+/// Selects the congestion control of TCP for a socket, or for those that a listening one accepts: BBR, because CUBIC
+/// carries a tenth as much at a loss of 1 %. A kernel without it, or that does not permit it, keeps its own.
+pub(crate) fn set_congestion_control(socket: &impl AsFd) {
+    if let Err(error) = SockRef::from(socket).set_tcp_congestion(b"bbr") {
+        tracing::debug!(%error, "TCP without BBR");
+    }
 }
 
 /// The protocol that both ends name (RFC 7301), as browsers do for a WebSocket.
