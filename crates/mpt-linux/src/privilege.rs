@@ -35,6 +35,27 @@ pub fn keep_only(kept: &[Capability]) -> Result<(), Error> {
     changed.and_then(|()| capability::set_no_new_privs()).map_err(fail)
 }
 
+/// Drops all capabilities, for the process and the programs that it runs. Affects the calling thread only, so call it
+/// before other threads start.
+///
+/// # Errors
+/// The kernel refused the change, and there are capabilities.
+pub fn drop_all() -> Result<(), Error> {
+    // A service manager's filter of system calls may forbid what is left to do then: the inheritable set.
+    keep_only(&[]).or_else(|error| match capability::get() {
+        Ok(sets) if sets.permitted == 0 => Ok(()),
+        _ => Err(error),
+    })
+}
+
+/// Makes programs that the calling thread runs from now on begin without capabilities, unless it is root's.
+///
+/// # Errors
+/// The kernel refused the change.
+pub fn run_programs_without_capabilities() -> Result<(), Error> {
+    capability::clear_ambient().map_err(|cause| Error::new("clear the ambient capabilities", cause))
+}
+
 fn drop_from_bounding_set(kept: &[Capability]) {
     let kept = bits(kept);
     for other in (0..u64::BITS).filter(|bit| kept & 1 << bit == 0) {

@@ -44,7 +44,11 @@ fn member(server: usize, standby: usize) -> PeerConfig {
 
 /// Returns a server after this number of restarts.
 fn server(number: usize, restarts: usize) -> Endpoint {
-    endpoint(keys(number as u16), (number + 10 * restarts) as u16, vec![peer("site".into(), &keys(SITE), vec![], &["10.77.0.1/32"])])
+    endpoint(
+        keys(number as u16),
+        (number + 10 * restarts) as u16,
+        vec![peer("site".into(), &keys(SITE), vec![], &["10.77.0.1/32"])],
+    )
 }
 
 /// Who gets a datagram: the site, or the server of this number. It is also the number of the server on the way.
@@ -155,7 +159,9 @@ impl World {
     fn preferred(&self) -> Option<usize> {
         let status = |number: &usize| self.servers[*number].status().peers.remove(0);
         let has_route = |number: &usize| !self.dead[*number] && status(number).paths.iter().any(|p| p.state.is_up());
-        (0..self.servers.len()).filter(has_route).min_by_key(|number| status(number).availability == Availability::InReserve)
+        (0..self.servers.len())
+            .filter(has_route)
+            .min_by_key(|number| status(number).availability == Availability::InReserve)
     }
 
     fn poll_site(&mut self) {

@@ -1,6 +1,6 @@
 //! The program around the core: its configuration ([`config`], or [`legacy`] for the original's files), its command
 //! line ([`cli`]), the packet-forwarding process ([`daemon`]), its control interface ([`control`]), and the process
-//! that shows it to browsers and Prometheus (`web`).
+//! that shows it to browsers and Prometheus (`web`). `tls` carries paths over TLS.
 
 pub mod cli;
 pub mod config;
@@ -17,6 +17,7 @@ pub mod legacy;
 mod logging;
 mod random;
 mod secrets;
+mod tls;
 mod web;
 
 pub use failure::Failure;

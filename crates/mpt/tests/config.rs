@@ -122,10 +122,13 @@ fn every_setting_of_native_mode_arrives_where_it_belongs() {
     assert_eq!(native.public_key.to_string(), "3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=");
     assert_eq!(*native.preshared_key.to_base64(), native.public_key.to_string());
     assert_eq!(native.congestion, cc::ControllerKind::Rate.into());
-    let [dsl, wwan, incoming] = &file.peers[0].paths[..] else { panic!("three paths") };
+    let [dsl, wwan, incoming, tls] = &file.peers[0].paths[..] else { panic!("four paths") };
     assert_eq!((dsl.cap, dsl.role), (Some(Rate::from_bits(50_000_000)), Role::Available));
     assert_eq!((wwan.cap, wwan.role), (None, Role::Standby));
     assert_eq!((incoming.remote, incoming.name.as_str()), (None, "eth2"));
+    let server = tls.tls.as_ref().unwrap();
+    assert_eq!((server.to_string(), server.path.as_str()), ("server.example.org:443".to_owned(), "/path"));
+    assert_eq!((tls.name.as_str(), tls.role, server.certificate.map(|own| own[0])), ("tls", Role::Standby, Some(0x9f)));
     let limit = DataLimit { bytes: 20_000_000_000, reset_day: 15, beyond: BeyondLimit::Never };
     assert_eq!([dsl.limit, wwan.limit, incoming.limit], [None, None, Some(limit)]);
     assert!(file.peers[1].connects_to_us());

@@ -23,6 +23,7 @@ mod name_servers;
 mod names;
 mod native;
 mod native_host;
+mod over_tls;
 mod paths;
 mod peers;
 mod restart;

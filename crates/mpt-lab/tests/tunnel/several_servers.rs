@@ -73,7 +73,9 @@ impl World {
     fn connect(&self) {
         self.wire([("site", "eth0", "192.168.1.2/24"), ("internet", "up0", "192.168.1.1/24")]);
         self.wire([("site", "eth1", "192.168.2.2/24"), ("internet", "up1", "192.168.2.1/24")]);
-        self.host("router").ip("link add lan type bridge\nlink set lan up\naddress add 10.88.0.1/24 dev lan").expect("a bridge");
+        self.host("router")
+            .ip("link add lan type bridge\nlink set lan up\naddress add 10.88.0.1/24 dev lan")
+            .expect("a bridge");
         for (server, last) in [("frankfurt", 11), ("amsterdam", 12)] {
             self.wire([(server, "eth0", &format!("203.0.113.{last}/32")), ("internet", server, "")]);
             self.wire([(server, "lan0", &format!("10.88.0.{last}/24")), ("router", server, "")]);
@@ -83,8 +85,10 @@ impl World {
             self.host(server).ip(routes).expect("routes");
             self.host(server).sysctl(&[("net/ipv4/ip_forward", "1")]).expect("forwarding");
         }
-        self.host("internet").sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.proxy_arp=1 \
-            net.ipv4.conf.frankfurt.proxy_arp=1 net.ipv4.conf.amsterdam.proxy_arp=1").expect("forwarding");
+        self.host("internet")
+            .sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.proxy_arp=1 \
+            net.ipv4.conf.frankfurt.proxy_arp=1 net.ipv4.conf.amsterdam.proxy_arp=1")
+            .expect("forwarding");
         self.host("router").ip("address add 10.99.0.1/32 dev lo").expect("the centre");
         let site = "address add 10.80.5.1/32 dev lo\nroute add default via 192.168.1.1 metric 100\n\
                     route add default via 192.168.2.1 metric 200";
@@ -171,10 +175,15 @@ impl World {
 
     fn diagnostics(&self) -> String {
         let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
-        let log = |(host, _): &(&str, Netns)| format!("{host}:\n{}", read(self.folder.path().join(format!("{host}.log"))));
+        let log =
+            |(host, _): &(&str, Netns)| format!("{host}:\n{}", read(self.folder.path().join(format!("{host}.log"))));
         let routes = ["frankfurt", "amsterdam"].map(|host| self.sh(host, "ip route show table 77"));
         let status = self.status("site");
-        format!("{}{routes:?}\n{}\n{status:#}", self.hosts.iter().map(log).collect::<String>(), self.sh("router", "ip route"))
+        format!(
+            "{}{routes:?}\n{}\n{status:#}",
+            self.hosts.iter().map(log).collect::<String>(),
+            self.sh("router", "ip route")
+        )
     }
 
     fn has_route(&self, server: &str, metric: u32) -> bool {
@@ -225,9 +234,10 @@ struct Echo {
 
 fn echo(world: &World, stop: &AtomicBool) -> io::Result<Echo> {
     let listener = world.host("site").enter(|| TcpListener::bind(("10.80.5.1", 7))).expect("the site")?;
-    let mut stream = world.host("router").enter(|| {
-        TcpStream::connect_timeout(&"10.80.5.1:7".parse().expect("an address"), TIMEOUT)
-    }).expect("the router")?;
+    let mut stream = world
+        .host("router")
+        .enter(|| TcpStream::connect_timeout(&"10.80.5.1:7".parse().expect("an address"), TIMEOUT))
+        .expect("the router")?;
     let (mut far, _) = listener.accept()?;
     thread::spawn(move || {
         let mut bytes = [0; 8];
@@ -252,7 +262,8 @@ fn echo(world: &World, stop: &AtomicBool) -> io::Result<Echo> {
 #[test]
 fn a_connection_survives_the_death_of_a_server() {
     if !Path::new("/usr/sbin/bird").exists() {
-        writeln!(io::stderr(), "skipped: bird is not installed; hint: apt-get install bird2").expect("stderr takes a line");
+        writeln!(io::stderr(), "skipped: bird is not installed; hint: apt-get install bird2")
+            .expect("stderr takes a line");
         return;
     }
     let Some(mut world) = World::build("bird") else { return };
@@ -266,7 +277,9 @@ fn a_connection_survives_the_death_of_a_server() {
     let leads_to = |world: &World, last: u32| {
         world.sh("router", "ip route get 10.80.5.1").contains(&format!("via 10.88.0.{last} "))
     };
-    world.wait_until("the router sends to the server in use", |world| leads_to(world, 11) && world.has_route("amsterdam", 200));
+    world.wait_until("the router sends to the server in use", |world| {
+        leads_to(world, 11) && world.has_route("amsterdam", 200)
+    });
     let stop = AtomicBool::new(false);
     let folder = world.folder.path().to_owned();
     let pid = fs::read_to_string(folder.join("bird-frankfurt.pid")).expect("a pid");
@@ -277,15 +290,21 @@ fn a_connection_survives_the_death_of_a_server() {
         let running = scope.spawn(|| echo(&world, &stop));
         thread::sleep(Duration::from_secs(2));
         drop(dying);
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid.trim().parse().expect("a number")), nix::sys::signal::SIGKILL)
-            .expect("bird dies");
-        world.wait_until("the router sends to the other server", |world| leads_to(world, 12) && world.uses() == ["standby", "active"]);
+        nix::sys::signal::kill(
+            nix::unistd::Pid::from_raw(pid.trim().parse().expect("a number")),
+            nix::sys::signal::SIGKILL,
+        )
+        .expect("bird dies");
+        world.wait_until("the router sends to the other server", |world| {
+            leads_to(world, 12) && world.uses() == ["standby", "active"]
+        });
         thread::sleep(Duration::from_secs(2));
         stop.store(true, Ordering::Relaxed);
         running.join().expect("no panic")
     });
     let result = result.expect("the connection survives");
-    writeln!(io::stderr(), "a server died: longest gap {:?} in {} round trips", result.longest, result.count).expect("stderr");
+    writeln!(io::stderr(), "a server died: longest gap {:?} in {} round trips", result.longest, result.count)
+        .expect("stderr");
     assert!(result.count > 100, "{}", result.count);
     assert!(result.longest < Duration::from_secs(10), "{:?}", result.longest);
 }

@@ -90,3 +90,10 @@ pub fn raise_ambient(capability: u32) -> io::Result<()> {
     // SAFETY: this operation takes numbers and touches no memory.
     check(unsafe { libc::prctl(libc::PR_CAP_AMBIENT, raise, libc::c_ulong::from(capability), 0, 0) }).map(drop)
 }
+
+/// Passes no capability on to programs that the calling thread executes.
+pub fn clear_ambient() -> io::Result<()> {
+    let clear = libc::PR_CAP_AMBIENT_CLEAR_ALL as libc::c_ulong;
+    // SAFETY: this operation takes numbers and touches no memory.
+    check(unsafe { libc::prctl(libc::PR_CAP_AMBIENT, clear, 0, 0, 0) }).map(drop)
+}

@@ -77,6 +77,9 @@ pub(super) enum Command {
     /// Listen for sites, for mpt enroll, which starts this process
     #[command(hide = true)]
     EnrollListen,
+    /// Accept paths over TLS, for a tunnel with [tls], which starts this process
+    #[command(hide = true)]
+    TlsListen,
     /// Take a running tunnel down, and wait until it has cleaned up; or remove what a killed one left behind
     Down {
         #[command(flatten)]

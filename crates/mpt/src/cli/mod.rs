@@ -28,7 +28,7 @@ use crate::config::File;
 use crate::config::model::FileFormat;
 use crate::control::Request;
 use crate::daemon::{config_files, name_servers};
-use crate::{doctor, enroll, hooks, web};
+use crate::{doctor, enroll, hooks, tls, web};
 use arguments::{
     BypassTime, Command, ConfigCommand, ConnectionArg, ConnectionOption, DoctorArgs, KillSwitchCommand,
     NameServersCommand, ReloadArgs, SetupCommand, ShowCommand,
@@ -58,6 +58,7 @@ pub fn run(cli: Cli, up: impl FnOnce(File, Option<&Path>) -> Result<(), Failure>
         Command::Join(join) => enroll::join(&join),
         Command::Enroll { name } => enroll::enroll(&name),
         Command::EnrollListen => enroll::listen(),
+        Command::TlsListen => tls::listen::run(),
         Command::KillSwitch(KillSwitchCommand::On { file }) => commands::kill_switch(&file),
         Command::Down { tunnel } => commands::down(tunnel),
         Command::Config(ConfigCommand::New(new)) => pair::run(new),

@@ -212,6 +212,7 @@ fn state_with_cause(path: &PathReport) -> String {
                 format!("up (standby: {} of {} used up)", bytes(used), bytes(limit))
             }
             (Some(used), Some(limit)) => format!("up ({} of {})", bytes(used), bytes(limit)),
+            _ if path.tls.is_some() => "up (TLS)".to_owned(),
             _ if path.standby => "up (standby)".to_owned(),
             _ if path.overflow => "up (overflow)".to_owned(),
             _ => "up".to_owned(),
@@ -222,6 +223,7 @@ fn state_with_cause(path: &PathReport) -> String {
         Some("silent") => "down (silent)".to_owned(),
         Some("peer") => "down (by peer)".to_owned(),
         Some("limit") => "down (limit used up)".to_owned(),
+        Some("unused") => "unused (TLS)".to_owned(),
         Some(other) => format!("down ({other})"),
     }
 }

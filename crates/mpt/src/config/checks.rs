@@ -11,7 +11,7 @@ use mpt_proto::sched::SchedulerKind;
 use super::model::{At, Auto, File, Path, Peer};
 use super::problem::ProblemLog;
 use super::values::Mode;
-use super::{bypass, defaults, forward};
+use super::{bypass, defaults, forward, tls};
 use crate::daemon::nft;
 use crate::interface_name::RESERVED;
 
@@ -29,6 +29,7 @@ pub fn check(file: &File, log: &mut ProblemLog<'_>) {
     kill_switch(file, log);
     bypass::check(file, log);
     forward::check(file, log);
+    tls::check(file, log);
     gateway(file, log);
     share(file, log);
     dns(file, log);
@@ -328,7 +329,8 @@ enum Destination {
 
 fn duplicate_paths(file: &File, log: &mut ProblemLog<'_>) {
     let all = (0..).zip(&file.peers).flat_map(|(i, peer)| {
-        peer.paths.iter().map(move |path| (path_addresses(*file.mode, i, peer, path), path.line()))
+        let paths = peer.paths.iter().filter(|path| path.tls.is_none());
+        paths.map(move |path| (path_addresses(*file.mode, i, peer, path), path.line()))
     });
     check_unique(all, log, |endpoints, first| {
         let same = |remote: String| {

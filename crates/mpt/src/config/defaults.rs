@@ -55,6 +55,9 @@ pub const STANDBY: u64 = 1;
 /// Paths are named after their interfaces, or numbered from 1 without one.
 pub const PATH: &str = "path";
 
+/// Paths over TLS are named after what they are.
+pub const TLS_PATH: &str = "tls";
+
 /// Equal weights.
 pub const WEIGHT: u32 = 1;
 

@@ -12,6 +12,7 @@
 //! - `include` reads peers from separate files;
 //! - `rules` reads classification rules;
 //! - [`servers`] reads several servers of one peer;
+//! - [`tls`] has paths over TLS;
 //! - `native` has the keys of native mode, `original` those for peers that run the original MPT;
 //! - [`describe`] converts a configuration to the format of the original MPT;
 //! - `values` are values with their lines, and the enumerations that [`defaults`] needs;
@@ -37,6 +38,7 @@ mod schema;
 pub mod servers;
 #[cfg(test)]
 mod tests;
+pub mod tls;
 pub mod value_types;
 mod values;
 

@@ -16,6 +16,7 @@ use super::bypass::BypassRule;
 use super::defaults;
 use super::forward::Forward;
 use super::problem::{Lines, Problem, Severity};
+use super::tls::{TlsListen, TlsServer};
 use crate::legacy::model::{Connection, Secret};
 
 pub use super::values::{At, BeyondLimit, DataLimit, Mode, Role};
@@ -47,6 +48,8 @@ pub struct File {
     pub bypass: Vec<At<BypassRule>>,
     /// Ports of this host that lead to hosts behind peers.
     pub forwards: Vec<Forward>,
+    /// The server's end of paths over TLS.
+    pub tls: Option<TlsListen>,
     /// Networks behind this host to which connections from the tunnel may be opened.
     pub reachable: Vec<At<IpNet>>,
     /// Source NAT for packets from the tunnel to other hosts.
@@ -201,8 +204,10 @@ pub struct Path {
     /// The local address that it is bound to, of the same family as `remote`.
     pub local: Option<At<IpAddr>>,
     /// The peer's address and port on it. Absent in native mode if the peer connects to us; then there is an interface
-    /// or a local address.
+    /// or a local address. Absent for a path over TLS.
     pub remote: Option<At<SocketAddr>>,
+    /// The server, if it is a path over TLS.
+    pub tls: Option<At<TlsServer>>,
     /// Its weight under the weighted scheduler, 1 to 10000.
     pub weight: u32,
     /// The next hop to `remote`, if a route is to be added.
@@ -224,7 +229,8 @@ pub struct Path {
 impl Path {
     /// Returns the line to report for problems with the path's addresses.
     pub fn line(&self) -> usize {
-        self.remote.as_ref().map_or(self.name.line, |remote| remote.line)
+        let remote = self.remote.as_ref().map(|remote| remote.line);
+        remote.or(self.tls.as_ref().map(|tls| tls.line)).unwrap_or(self.name.line)
     }
 
     /// Returns the peer's address; `None` if the peer connects to us.

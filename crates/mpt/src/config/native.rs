@@ -119,6 +119,9 @@ impl Usage {
     /// Reads the keys of a path.
     pub fn read(table: &mut Reader<'_, '_, '_>) -> Self {
         let cap = table.read("rate", &value_types::rate(64_000..=100_000_000_000, "50mbit")).map(|cap| cap.value);
+        if table.has("tls") {
+            return Self { cap, role: Role::Standby, limit: None };
+        }
         let role = table.read_or("role", &value_types::choice(Role::NAMES), defaults::ROLE);
         let limit = table.read("limit", &value_types::volume(1_000_000..=1_000_000_000_000_000, "20GB"));
         match (&limit, role.value) {
@@ -220,7 +223,7 @@ pub fn refuse_order(table: &mut Reader<'_, '_, '_>) {
 }
 
 /// Keys of native mode at the top of the file.
-pub const TOP: [&str; 9] = [
+pub const TOP: [&str; 10] = [
     "private_key",
     "private_key_file",
     "congestion",
@@ -230,6 +233,7 @@ pub const TOP: [&str; 9] = [
     "bypass",
     "server_id",
     "session_routes",
+    "tls",
 ];
 /// In a peer.
 pub const PEER: [&str; 9] = [
@@ -244,7 +248,7 @@ pub const PEER: [&str; 9] = [
     "standby",
 ];
 /// In a path.
-pub const PATH: [&str; 5] = ["rate", "role", "limit", "reset_day", "beyond_limit"];
+pub const PATH: [&str; 7] = ["rate", "role", "limit", "reset_day", "beyond_limit", "tls", "tls_certificate"];
 
 const NEW_KEY: &str = "generate one: mpt key new";
 const PUBLIC_KEY: &str = "run mpt key public at the peer, with the private key there";

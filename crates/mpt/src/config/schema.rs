@@ -21,7 +21,7 @@ use super::problem::{Lines, ProblemLog};
 use super::reader::{NameGenerator, Reader};
 use super::value_types::{as_u32, as_usize};
 use super::values::{At, Mode};
-use super::{bypass, checks, defaults, forward, include, native, original, rules, servers, value_types};
+use super::{bypass, checks, defaults, forward, include, native, original, rules, servers, tls, value_types};
 
 /// Reads the whole file. Missing or invalid values are reported and left out.
 pub fn file(document: &DeTable<'_>, log: &mut ProblemLog<'_>) -> File {
@@ -50,6 +50,7 @@ pub fn file(document: &DeTable<'_>, log: &mut ProblemLog<'_>) -> File {
         outside: if wire.is(Mode::Plain) { None } else { native::outside(&mut top) },
         bypass: if wire.is(Mode::Plain) { Vec::new() } else { bypass::rules(&mut top) },
         forwards: forward::forwards(&mut top),
+        tls: if wire.is(Mode::Plain) { None } else { tls::listen(&mut top) },
         reachable: top.list("reachable", &value_types::network("192.168.5.10/32")),
         masquerade: top.read_or("masquerade", &value_types::boolean(), defaults::MASQUERADE).value,
         client_to_client: top.read_or("client_to_client", &value_types::boolean(), defaults::CLIENT_TO_CLIENT),
@@ -265,7 +266,8 @@ fn protocol(table: &mut Reader<'_, '_, '_>, wire: &WireSettings) -> Option<At<Pr
 
 fn networks(table: &mut Reader<'_, '_, '_>, wire: &WireSettings, several: bool) -> Vec<At<IpNet>> {
     let network = value_types::network("10.77.0.2/32");
-    let is_incoming = table.is_absent_or_empty("path") && !table.has("remote") && !table.has("interfaces") && !table.has("server");
+    let is_incoming =
+        table.is_absent_or_empty("path") && !table.has("remote") && !table.has("interfaces") && !table.has("server");
     if wire.is(Mode::Native) && is_incoming && !table.has("networks") {
         let hint = "add remote = \"203.0.113.7\", its address; or, for a peer that connects to this host, networks = [\"10.77.0.2/32\"]";
         table.missing("this peer has neither a path nor networks", hint.to_owned());
@@ -306,8 +308,10 @@ fn path(table: &mut Reader<'_, '_, '_>, peer: &PeerContext<'_>, number: usize) -
     let name = table.read("name", &value_types::name("dsl"));
     let interface = table.read("interface", &value_types::interface("eth1"));
     let local = table.read("local", &value_types::host("192.168.10.1"));
+    let tls = if wire.is(Mode::Plain) { None } else { tls::server(table) };
     // A peer that connects to us has no configured address; its path is identified by the local address or interface.
     let learned = wire.is(Mode::Native) && !table.has("remote") && (table.has("interface") || table.has("local"));
+    let learned = learned || wire.is(Mode::Native) && table.has("tls");
     let remote = value_types::remote("192.168.10.2");
     let remote = if learned { table.read("remote", &remote) } else { table.require("remote", &remote) };
     let weight = table.read_or("weight", &value_types::integer("a share", 1..=10_000, 10), u64::from(defaults::WEIGHT));
@@ -321,11 +325,16 @@ fn path(table: &mut Reader<'_, '_, '_>, peer: &PeerContext<'_>, number: usize) -
     if remote.is_none() && !learned {
         return None;
     }
-    let unnamed = || interface.clone().unwrap_or_else(|| table.at(format!("{}{number}", defaults::PATH)));
+    let unnamed = || match (&tls, &interface) {
+        (Some(_), _) => table.at(defaults::TLS_PATH.to_owned()),
+        (None, Some(interface)) => interface.clone(),
+        (None, None) => table.at(format!("{}{number}", defaults::PATH)),
+    };
     Some(Path {
         name: name.unwrap_or_else(unnamed),
         remote: remote.map(|remote| remote.map(|(ip, own)| SocketAddr::new(ip, own.unwrap_or(port)))),
         weight: as_u32(weight.value),
+        tls,
         interface,
         local,
         cap,

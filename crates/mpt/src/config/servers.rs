@@ -76,7 +76,11 @@ pub fn expand(table: &mut Reader<'_, '_, '_>, peer: &Peer, servers: Vec<Server>,
         let address = remotes.addresses.first().copied();
         if let Some(path) = peer.paths.first().filter(|_| address.is_none()) {
             let hint = "name an address; or leave [[peer.path]] out, and paths over all interfaces follow".to_owned();
-            table.log.error(name.line, format!("remote: the path in line {} needs an address", path.name.line), Some(hint));
+            table.log.error(
+                name.line,
+                format!("remote: the path in line {} needs an address", path.name.line),
+                Some(hint),
+            );
         }
         let auto = peer.auto.as_ref().filter(|_| peer.paths.is_empty());
         Peer {

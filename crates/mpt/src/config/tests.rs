@@ -25,6 +25,7 @@ fn keys_of_the_schema() -> BTreeSet<String> {
                 "rule",
                 "bypass",
                 "forward",
+                "tls",
                 "peer",
                 "peer.plain",
                 "peer.original",

@@ -41,7 +41,7 @@ impl<T: 'static> ValueType<T> {
     }
 
     /// Makes a type that is written as a string.
-    fn text(description: &str, example: &str, parse: impl Fn(&str) -> Option<T> + 'static) -> Self {
+    pub(super) fn text(description: &str, example: &str, parse: impl Fn(&str) -> Option<T> + 'static) -> Self {
         Self::new(description.to_owned(), &format!("{example:?}"), move |value| parse(value.as_str()?))
     }
 
@@ -342,7 +342,7 @@ pub fn remote_or_name(example: &str) -> ValueType<(RemoteHost, Option<u16>)> {
 
 /// Parses the name of a host (RFC 1123 section 2.1) with or without a port. It has a dot and ends with a letter, so
 /// that a misspelt address is not a name.
-fn parse_name(text: &str) -> Option<(String, Option<u16>)> {
+pub(super) fn parse_name(text: &str) -> Option<(String, Option<u16>)> {
     let (name, port) = match text.split_once(':') {
         Some((name, port)) => (name, Some(port.parse().ok().filter(|port| *port > 0)?)),
         None => (text, None),
@@ -357,7 +357,7 @@ fn parse_name(text: &str) -> Option<(String, Option<u16>)> {
         .then_some((name, port))
 }
 
-fn parse_endpoint(text: &str) -> Option<(IpAddr, Option<u16>)> {
+pub(super) fn parse_endpoint(text: &str) -> Option<(IpAddr, Option<u16>)> {
     let bracketed = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     if let Some(inner) = bracketed {
         return Some((inner.parse::<Ipv6Addr>().ok()?.into(), None));

@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use mpt_proto::{Availability, ServerUse};
 use mpt_proto::config::PathRole;
 use mpt_proto::drops::Drops;
 use mpt_proto::path::{Demotion, DownCause, PathState};
 use mpt_proto::reorder::ReorderStats;
 use mpt_proto::stats::{EndpointStatus, LoadedPath, PathStatus, PeerStatus};
 use mpt_proto::time::Time;
+use mpt_proto::{Availability, ServerUse};
 use serde::{Deserialize, Serialize};
 
 /// The report of a tunnel.
@@ -182,7 +182,7 @@ pub struct PathReport {
     /// True if it carries traffic.
     pub up: bool,
     /// The reason if it is down: `operator`, `carrier`, `silent`, `peer`, `flapping`, `lossy`, `narrow`,
-    /// `probing` or `limit`.
+    /// `probing`, `limit`, `unused` or `connecting`.
     pub cause: Option<String>,
     /// Smoothed round-trip time; absent until measured.
     pub srtt_us: Option<u64>,
@@ -212,6 +212,9 @@ pub struct PathReport {
     /// The day on which the count begins again, for example `2026-12-01`; paths with a limit.
     #[serde(default)]
     pub limit_resets: Option<String>,
+    /// Its connection, if it is over TLS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsReport>,
     /// The largest inner packet that it carries, as probed; native mode.
     pub mtu_bytes: Option<usize>,
     /// Datagrams sent.
@@ -228,6 +231,15 @@ pub struct PathReport {
     /// Rate of what is received.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub received_bits_per_s: Option<u64>,
+}
+
+/// The connection of a path over TLS. At the server, which has it in another process, both fields are absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TlsReport {
+    /// Seconds since it was opened; absent while there is none.
+    pub connected_s: Option<u64>,
+    /// Datagrams dropped because TCP had no room for them, since the path was added.
+    pub dropped_packets: Option<u64>,
 }
 
 impl Report {
@@ -323,6 +335,7 @@ impl PathReport {
             used_bytes: None,
             limit_bytes: None,
             limit_resets: None,
+            tls: None,
             mtu_bytes: path.mtu,
             sent_packets: path.sent.packets,
             sent_bytes: path.sent.bytes,
@@ -419,6 +432,8 @@ mod tests {
             recovered: 2,
             given_up: 1,
             established_at: Some(Time::from_nanos(2_000_000_000)),
+            server: Some(ServerUse::Active),
+            availability: Availability::InUse,
             shared_key: None,
             reorder: Some(ReorderStats { longest_fill_ns: 9_999, ..ReorderStats::default() }),
             drops: drops.clone(),

@@ -21,6 +21,8 @@ pub fn verdict(peer: &PeerReport, path: &PathReport) -> String {
             let until = path.limit_resets.as_ref().map_or_else(String::new, |day| format!(" until {day}"));
             format!("its {} of the month are used up: not used{until}", bytes(path.limit_bytes.unwrap_or(0)))
         }
+        Some("unused") => "over TLS: used when no UDP path answers for 5 s".to_owned(),
+        Some("connecting") => "over TLS: connecting, because no UDP path answers".to_owned(),
         Some(other) => format!("down: {other}"),
         None if !path.up => "down".to_owned(),
         None => verdict_of_used(path, share(peer, path)),
@@ -38,6 +40,7 @@ fn verdict_of_used(path: &PathReport, share: Option<f64>) -> String {
         Trouble::Loss(loss) => format!("loses {} %: ", percent(loss)),
         Trouble::Queue(us) => format!("load adds {} ms: ", us / 1_000),
     });
+    let over = if path.tls.is_some() { "over TLS: " } else { "" };
     match (path.used_bytes, path.limit_bytes) {
         (Some(volume), Some(limit)) if volume >= limit => {
             format!("its {} of the month are used up: {used}", bytes(limit))
@@ -45,7 +48,7 @@ fn verdict_of_used(path: &PathReport, share: Option<f64>) -> String {
         (Some(volume), Some(limit)) => {
             format!("{}{used}; {} of {} this month", trouble.unwrap_or_default(), bytes(volume), bytes(limit))
         }
-        _ => trouble.unwrap_or_default() + &used,
+        _ => format!("{over}{}{used}", trouble.unwrap_or_default()),
     }
 }
 
@@ -82,6 +85,7 @@ pub fn share(peer: &PeerReport, path: &PathReport) -> Option<f64> {
 /// Returns the name of a path's state, in at most eight columns.
 pub fn state(path: &PathReport) -> &str {
     match path.cause.as_deref() {
+        None if path.up && path.tls.is_some() => "tls",
         None if path.up && path.standby => "standby",
         None if path.up && path.overflow => "overflow",
         None if path.up => "up",
@@ -89,6 +93,7 @@ pub fn state(path: &PathReport) -> &str {
         Some("operator") => "off",
         Some("carrier") => "no link",
         Some("peer") => "peer off",
+        Some("connecting") => "connects",
         Some(other) => other,
     }
 }
@@ -158,7 +163,9 @@ mod tests {
 
     #[test]
     fn every_cause_has_a_text_that_fits() {
-        for cause in ["operator", "carrier", "silent", "peer", "flapping", "lossy", "narrow", "probing", "limit"] {
+        for cause in
+            ["operator", "carrier", "silent", "peer", "flapping", "lossy", "narrow", "probing", "limit", "unused"]
+        {
             let down = PathReport { up: false, cause: Some(cause.to_owned()), ..path(0) };
             assert!(state(&down).len() <= 8, "{cause}");
             let text = &verdicts(vec![down])[0];

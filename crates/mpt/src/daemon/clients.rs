@@ -6,6 +6,7 @@ use mpt_proto::time::Time;
 
 use super::handshake_clock::since_1970;
 use super::{Daemon, LoopControl, STATUS};
+use crate::config::File;
 use crate::control::report::{Report, TunnelReport};
 use crate::control::{Event, EventKind, Request, Response, Server};
 
@@ -53,6 +54,24 @@ impl Daemon {
         let mut report = Report::new(about, &self.driver.endpoint.status_of(first, count));
         self.metering.fill_report(&mut report);
         self.report_names(&mut report);
+        self.tls.fill_report(now, self.file.tls.is_some(), &mut report);
         report
+    }
+}
+
+/// Returns the part of the status report about the tunnel itself.
+pub(super) fn tunnel_report(file: &File, mtu: usize) -> TunnelReport {
+    TunnelReport {
+        interface: file.interface.to_string(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        mode: file.mode.name().to_owned(),
+        config: file.path.display().to_string(),
+        pid: std::process::id(),
+        uptime_s: 0,
+        uptime_us: 0,
+        port: *file.port,
+        mtu_bytes: mtu,
+        bypass_s: None,
+        busy_percent: 0,
     }
 }

@@ -374,6 +374,7 @@ fn changed_startup_key(running: &File, fresh: &File) -> Option<(usize, &'static 
         (running.masquerade == fresh.masquerade, 0, "masquerade"),
         (running.share.is_empty() == fresh.share.is_empty(), fresh.share.line, "share"),
         (running.forwards.is_empty() == fresh.forwards.is_empty(), 0, "the first or the last [[forward]]"),
+        (running.tls == fresh.tls, line(fresh.tls.as_ref().map(|tls| tls.listen.line)), "[tls]"),
         (running.reachable.is_empty() == fresh.reachable.is_empty(), 0, "reachable"),
         (same_original, 0, "[original]"),
     ];

@@ -103,7 +103,8 @@ impl Diagnosis {
 
 /// Returns true if this is the peer's configuration, and has an address to connect to.
 fn calls(own: &Peer, peer: &PeerStatus) -> bool {
-    *own.name == peer.name && (own.auto.is_some() || own.paths.iter().any(|path| path.remote.is_some()))
+    *own.name == peer.name
+        && (own.auto.is_some() || own.paths.iter().any(|path| path.remote.is_some() || path.tls.is_some()))
 }
 
 /// Returns true if a path to the peer is alive, demoted or not.

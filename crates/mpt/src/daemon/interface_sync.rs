@@ -324,9 +324,10 @@ fn path_policy(peer: &Peer, auto: &Auto, mut remotes: Vec<SocketAddr>, advertise
     let more =
         advertised.into_iter().filter(|advertised| peer.pairs == Pairs::FullMesh && !remotes.contains(advertised));
     remotes.extend(more.collect::<Vec<_>>());
+    let udp_paths = peer.paths.iter().filter(|path| path.tls.is_none());
     Policy {
         interfaces: auto.interfaces.clone(),
-        taken: peer.paths.iter().filter_map(|path| path.interface.as_deref().cloned()).collect(),
+        taken: udp_paths.filter_map(|path| path.interface.as_deref().cloned()).collect(),
         remotes,
         pairs: peer.pairs,
         ports: auto.ports,

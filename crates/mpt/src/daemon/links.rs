@@ -107,6 +107,11 @@ impl Link {
         self.id
     }
 
+    /// Returns the address and port that it is bound to.
+    pub fn local(&self) -> SocketAddr {
+        self.socket.local()
+    }
+
     /// Returns the index of its interface, if known.
     pub fn interface(&self) -> Option<u32> {
         self.interface

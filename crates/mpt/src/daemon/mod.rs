@@ -5,22 +5,21 @@
 //! [`gateway`] forwards to the Internet, and from the interfaces of [`share`] into the tunnel, after [`forwarding`] has
 //! switched that on, or from ports of this host to hosts behind peers ([`port_forward`]); both use tables of [`nft`],
 //! which [`restore`] keeps in effect. [`name_servers`] sets those of the host, where needed in [`resolv_conf`]. [`mtu`]
-//! follows what the paths to each peer carry. [`netlink_events`] takes
-//! the state of interfaces; [`session_routes`] announces peers to routing daemons, [`servers`] reports which of several is used,
-//! [`interface_sync`] updates paths when interfaces change, with the sockets of
-//! [`path_sockets`], [`retry_log`] schedules retries, and [`restore_limit`] limits how often state is restored that
-//! another program keeps removing; [`bypass`] suspends default routes and kill switch for a while,
-//! [`bypass_rules`] exempts selected traffic from both; [`names`] follows
+//! follows what the paths to each peer carry. [`netlink_events`] takes the state of interfaces; [`session_routes`]
+//! announces peers to routing daemons, [`servers`] reports which of several is used, [`interface_sync`] updates paths
+//! when interfaces change, with the sockets of [`path_sockets`], [`retry_log`] schedules retries, and [`restore_limit`]
+//! limits how often state is restored that another program keeps removing; [`bypass`] suspends
+//! default routes and kill switch for a while, [`bypass_rules`] exempts selected traffic from both; [`names`] follows
 //! the addresses of peers with names, which [`resolver`] looks up; [`metering`] counts the traffic of paths with a
 //! limit in a [`usage_file`], [`path_changes`] collects what is logged of paths, [`service`] notifies the service
 //! manager, [`handshake_flood`] limits floods; [`handshake_clock`] keeps the last timestamp over a restart, and
 //! [`peer_addresses`] the addresses of peers. [`clients`] serves the sockets for commands and status, [`commands`]
 //! executes commands, [`peers`] adds and removes peers, [`pending`] are commands that wait for one, [`path_tests`]
-//! those that wait for a measurement, [`user`] gives up
-//! the rights of root, [`config_files`] keeps access to the configuration, [`control_port`] is the protocol of the
-//! original MPT, [`qlog`] writes the event trace, [`processor`] measures how busy this process is, and [`diagnosis`]
-//! logs why a tunnel does not connect. [`leftovers`] removes what a killed tunnel left behind. This file opens
-//! everything, and is the main loop over all of them and signals.
+//! those that wait for a measurement, [`user`] gives up the rights of root, [`config_files`] keeps access to the
+//! configuration, [`tls_paths`] uses paths over TLS while no other one answers, [`tls_helper`] runs the process that
+//! accepts them, [`control_port`] is the protocol of the original MPT, [`qlog`] writes the event trace, [`processor`]
+//! measures how busy this process is, and [`diagnosis`] logs why a tunnel does not connect. [`leftovers`] removes what
+//! a killed tunnel left behind. This file opens everything, and is the main loop over all of them and signals.
 
 mod bypass;
 mod bypass_rules;
@@ -65,11 +64,13 @@ pub(crate) mod service;
 mod session_routes;
 mod setup;
 mod share;
+mod tls_helper;
+mod tls_paths;
 mod usage_file;
 pub(crate) mod user;
 
+use std::env;
 use std::path::{Path, PathBuf};
-use std::{env, process};
 
 use mpt_linux::Reactor;
 use mpt_linux::netlink::{ForwardingMonitor, Monitor, Netlink, TableMonitor};
@@ -103,6 +104,8 @@ use routes::Routes;
 use service::Service;
 use session_routes::SessionRoutes;
 use setup::{OpenTunnel, Sockets};
+use tls_helper::TlsHelper;
+use tls_paths::TlsPaths;
 
 /// Runs a tunnel until a signal or `mpt down` ends it. Writes the event trace of each peer into the folder `qlog`, if
 /// there is one.
@@ -118,13 +121,14 @@ pub fn run(file: &File, qlog: Option<&Path>) -> Result<(), Failure> {
     let service = Service::from_env();
     let qlog = qlog.filter(|_| !run.running().contains(&file.interface));
     let qlog = qlog.map(|folder| Qlog::open(folder, file, clock.now())).transpose()?;
+    let tls_helper = TlsHelper::open(file)?;
     let mut config_files = ConfigFiles::open(file)?;
     if !user::give_up_root(&run, &user::required_capabilities(file))? {
         config_files.access_directly();
     }
     let control = Server::bind(&run, &file.interface)?;
     let status = Server::bind_status(&run, &file.interface, user::status_reader().0)?;
-    let open = Opened { signals, control, status, device, service, qlog, config_files, clock };
+    let open = Opened { signals, control, status, device, service, qlog, config_files, tls_helper, clock };
     up(file, &run, open).map_err(|failure| leftovers::with_leftover_state(&file.interface, &run, failure))
 }
 
@@ -138,11 +142,12 @@ struct Opened {
     service: Service,
     qlog: Option<Qlog>,
     config_files: ConfigFiles,
+    tls_helper: Option<TlsHelper>,
     clock: Clock,
 }
 
 fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
-    let Opened { signals, control, status, device, service, qlog, mut config_files, clock } = open;
+    let Opened { signals, control, status, device, service, qlog, mut config_files, tls_helper, clock } = open;
     let monitor = Monitor::open()?;
     let OpenTunnel { mut driver, sockets, routes, tun } = setup::open(file, Reactor::new(clock)?, device?)?;
     let control_port = file.original.as_ref().map(|original| ControlPort::open(original, &file.peers)).transpose()?;
@@ -162,7 +167,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
     let gateway = Gateway::open(file, run)?;
     let resolvers = resolver::of_host();
     config_files.set_name_servers(file)?;
-    let about = tunnel_report(file, driver.endpoint.mtu());
+    let about = clients::tunnel_report(file, driver.endpoint.mtu());
     if qlog.is_some() {
         driver.endpoint.set_trace(driver.reactor.now(), true);
     }
@@ -179,6 +184,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
     let peer_addresses = PeerAddresses::read(&file.interface);
     diagnosis::warn_of_reverse_path_filter(&file);
     diagnosis::warn_of_name_servers(&file, &resolvers, &Netlink::open()?.all_addresses()?);
+    tls_helper.map(TlsHelper::start).transpose()?;
     service.ready();
     Daemon {
         service,
@@ -191,6 +197,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         forwarding_monitor: None,
         diagnosis: Diagnosis::default(),
         names: Names::new(resolvers),
+        tls: TlsPaths::default(),
         control,
         status,
         tunnel_report: about,
@@ -240,6 +247,7 @@ struct Daemon {
     forwarding_monitor: Option<ForwardingMonitor>,
     diagnosis: Diagnosis,
     names: Names,
+    tls: TlsPaths,
     config_files: ConfigFiles,
     control: Server,
     /// Takes requests that change nothing.
@@ -267,23 +275,6 @@ struct Daemon {
     copy_monitor: Option<CopyMonitor>,
 }
 
-/// Returns the part of the status report about the tunnel itself.
-fn tunnel_report(file: &File, mtu: usize) -> TunnelReport {
-    TunnelReport {
-        interface: file.interface.to_string(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        mode: file.mode.name().to_owned(),
-        config: file.path.display().to_string(),
-        pid: process::id(),
-        uptime_s: 0,
-        uptime_us: 0,
-        port: *file.port,
-        mtu_bytes: mtu,
-        bypass_s: None,
-        busy_percent: 0,
-    }
-}
-
 /// The next step of the main loop.
 #[derive(PartialEq, Eq)]
 enum LoopControl {
@@ -306,6 +297,7 @@ impl Daemon {
         let mut ready = Vec::new();
         self.watch_tables(self.driver.reactor.now())?;
         self.driver.take_down_waiting(self.driver.reactor.now());
+        self.add_tls_paths(self.driver.reactor.now())?;
         self.diagnosis.on_paths_changed(self.driver.reactor.now());
         self.sync_interfaces(self.driver.reactor.now());
         let mut wake = self.finish_iteration(self.driver.reactor.now());
@@ -352,6 +344,7 @@ impl Daemon {
         self.process_path_events(now);
         let control = self.serve_control_port(now);
         let names = self.poll_names(now);
+        let tls = self.poll_tls(now);
         let interfaces = self.poll_interfaces(now);
         let metering = self.metering.poll(now, &mut self.driver.endpoint);
         for event in self.metering.take_events() {
@@ -370,7 +363,7 @@ impl Daemon {
         let service = self.service.poll(now, &self.driver.endpoint);
         let bypass = self.poll_bypass(now);
         let diagnosis = self.diagnosis.poll(now, &self.driver.endpoint, &self.file);
-        [bypass, clients, control, data, diagnosis, interfaces, metering, names, path_events, qlog, service]
+        [bypass, clients, control, data, diagnosis, interfaces, metering, names, path_events, qlog, service, tls]
             .into_iter()
             .flatten()
             .min()
@@ -384,6 +377,7 @@ impl Daemon {
             FORWARDING => self.handle_forwarding_events(now)?,
             COPIES => {}
             NAMES => self.names.schedule(now),
+            TLS => self.tls.schedule(now),
             CONTROL | STATUS => return Ok(self.handle_requests(now, ready.token)),
             CONTROL_PORT => {
                 if let Some(port) = &mut self.control_port {
@@ -426,12 +420,16 @@ impl Daemon {
             if to == "operator" && self.metering.is_stopped(&peer, &path) {
                 to = metering::LIMIT.to_owned();
             }
+            if to == "carrier" {
+                to = self.tls.cause(&peer, &path).unwrap_or(&to).to_owned();
+            }
             self.publish(EventKind::Path { peer, path, from, to });
         }
         if any {
             self.diagnosis.on_paths_changed(now);
             self.service.on_paths_changed();
             self.names.schedule(now);
+            self.tls.schedule(now);
         }
         any
     }
@@ -446,3 +444,4 @@ const COPIES: Token = Token(6);
 const FORWARDING: Token = Token(7);
 const STATUS: Token = Token(8);
 const NAMES: Token = Token(9);
+const TLS: Token = Token(10);

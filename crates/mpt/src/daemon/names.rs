@@ -100,13 +100,7 @@ impl Names {
             changed |= !is_alive && host.try_next(now);
             if host.next <= now && !host.is_pending {
                 if let Some(resolver) = &self.resolver {
-                    resolver.look_up(Lookup {
-                        name: name.clone(),
-                        interfaces: interfaces.to_vec(),
-                        inside: name_servers::of(file),
-                        former: name_servers::resolv_conf().former(&file.interface),
-                        before: self.resolvers.clone(),
-                    });
+                    resolver.look_up(lookup(name, file, interfaces, &self.resolvers));
                     (host.is_pending, host.next) = (true, now + REFRESH);
                 } else {
                     host.next = now + RETRY;
@@ -117,6 +111,17 @@ impl Names {
         }
         self.due = due;
         changed
+    }
+}
+
+/// Returns how to look up a name: over these interfaces, with the resolvers from before the tunnel.
+fn lookup(name: &str, file: &File, interfaces: &[String], before: &[IpAddr]) -> Lookup {
+    Lookup {
+        name: name.to_owned(),
+        interfaces: interfaces.to_vec(),
+        inside: name_servers::of(file),
+        former: name_servers::resolv_conf().former(&file.interface),
+        before: before.to_vec(),
     }
 }
 
@@ -229,6 +234,11 @@ impl Daemon {
                 false
             }
         }
+    }
+
+    /// Returns how to look up the name of a server for paths over TLS.
+    pub(super) fn lookup(&self, name: &str) -> Lookup {
+        lookup(name, &self.file, &self.interface_sync.usable, &self.names.resolvers)
     }
 
     /// Adds the name of each path's address to a report.

@@ -46,6 +46,7 @@ impl Daemon {
             tracing::info!(peer = %peer.name, paths = peer.paths.len(), "peer added");
             self.file.peers.push(peer);
         }
+        self.add_tls_paths(now)?;
         self.metering.configure(&self.file);
         self.interface_sync.schedule(now);
         self.resync_interfaces(now);
@@ -61,6 +62,7 @@ impl Daemon {
         }
         self.forget_peer_paths(&peer.name);
         self.forget_session_routes(&peer.name);
+        self.remove_tls_paths(now, &peer.name);
         self.interface_sync.schedule(now);
         if let Some(port) = &mut self.control_port {
             port.remove(&peer);

@@ -27,9 +27,12 @@ use super::handshake_clock::HandshakeClock;
 use super::links::Link;
 use super::policy_routing;
 use super::routes::Routes;
+use super::tls_paths::TlsPath;
 use crate::Failure;
 use crate::config::model::{File, Mode, Path, Peer};
+use crate::config::tls::TlsServer;
 use crate::random;
+use crate::tls::client::Target;
 
 /// Opens the tunnel.
 ///
@@ -97,8 +100,10 @@ fn has_aes() -> bool {
 pub struct Sockets {
     new: Vec<Link>,
     existing: BTreeMap<(Option<String>, SocketAddr), LinkId>,
-    /// The links of the path manager.
+    /// The links of the path manager, and of paths over TLS.
     managed: BTreeSet<LinkId>,
+    /// The paths over TLS that were opened since they were last taken.
+    tls: Vec<TlsPath>,
     /// Incoming connections use one socket per local address on the port, which excludes a socket on all addresses.
     listens_per_address: bool,
 }
@@ -109,10 +114,17 @@ impl Sockets {
         std::mem::take(&mut self.new)
     }
 
+    /// Returns the paths over TLS that were opened since the last call.
+    pub fn take_tls(&mut self) -> Vec<TlsPath> {
+        std::mem::take(&mut self.tls)
+    }
+
     /// Closes the links that were opened since they were last taken.
     fn close_new(&mut self) {
+        self.tls.clear();
         for link in self.new.drain(..) {
             self.existing.retain(|_, id| *id != link.id());
+            self.managed.remove(&link.id());
         }
     }
 
@@ -137,7 +149,7 @@ impl Sockets {
         let uses = |device: &Option<String>, local: SocketAddr, peer: &Peer, path: &Path| {
             let ip = path.local.as_deref().copied().unwrap_or(unspecified(path));
             let port = [0, *peer.local_port].contains(&local.port());
-            port && ip == local.ip() && path.interface.as_deref() == device.as_ref()
+            path.tls.is_none() && port && ip == local.ip() && path.interface.as_deref() == device.as_ref()
         };
         let mut unused = Vec::new();
         self.existing.retain(|(device, local), id| {
@@ -164,6 +176,37 @@ impl Sockets {
     fn free_id(&self) -> Option<LinkId> {
         let mut all = (0..u8::MAX).map(LinkId);
         all.find(|id| !self.managed.contains(id) && !self.existing.values().any(|existing| existing == id))
+    }
+
+    /// Opens the socket of a path over TLS on loopback, and starts the thread that connects. Returns the address of
+    /// that thread, too.
+    fn open_tls(
+        &mut self,
+        file: &File,
+        peer: &Peer,
+        path: &Path,
+        server: &TlsServer,
+    ) -> Result<(LinkId, SocketAddr), Failure> {
+        let id = self.allocate_id().ok_or_else(|| too_many(file, path))?;
+        let spec = SocketSpec {
+            local: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
+            offload: file.offload,
+            ..SocketSpec::default()
+        };
+        let opened = Link::listen(id, spec).map_err(|error| cannot_open(file, path, error)).and_then(|link| {
+            let target = Target {
+                server: server.clone(),
+                interface: path.interface.as_deref().cloned(),
+                mark: policy_routing::mark(file),
+            };
+            let tls = TlsPath::start(&peer.name, &path.name, link.local(), id, target);
+            Ok((link, tls.map_err(|error| Failure::new(format!("cannot start a path over TLS: {error}")))?))
+        });
+        let (link, tls) = opened.inspect_err(|_| self.release_id(id))?;
+        let remote = tls.remote();
+        self.new.push(link);
+        self.tls.push(tls);
+        Ok((id, remote))
     }
 
     /// Returns the socket of a path, and opens it if needed.
@@ -241,10 +284,14 @@ pub fn prepare_peers(file: &File, peers: Vec<Peer>, sockets: &mut Sockets) -> Re
 /// The system refused a socket.
 fn peer_config(file: &File, peer: &Peer, sockets: &mut Sockets, netlink: &mut Netlink) -> Result<PeerConfig, Failure> {
     let path = |path: &Path| -> Result<PathConfig, Failure> {
+        let (link, remote) = match &path.tls {
+            Some(server) => sockets.open_tls(file, peer, path, server).map(|(link, relay)| (link, Some(relay)))?,
+            None => (sockets.socket(file, *peer.local_port, path, netlink)?, path.remote.as_deref().copied()),
+        };
         Ok(PathConfig {
             name: path.name.to_string(),
-            link: sockets.socket(file, *peer.local_port, path, netlink)?,
-            remote: path.remote.as_deref().copied(),
+            link,
+            remote,
             weight: path.weight,
             liveness: path.liveness,
             // Until a native path has proved to be alive, packets on it would be lost.
@@ -296,7 +343,7 @@ fn inner_mtu(file: &File, netlink: &mut Netlink) -> Result<usize, Failure> {
     let mut smallest = if file.peers.is_empty() { far } else { usize::from(u16::MAX) };
     for peer in &file.peers {
         let overhead = overhead(&peer.protocol);
-        for path in &peer.paths {
+        for path in peer.paths.iter().filter(|path| path.tls.is_none()) {
             let outer = outer_mtu(path, netlink)? as usize;
             smallest = smallest.min(mpt_proto::config::inner_mtu(outer, (unspecified(path), 0).into(), overhead));
         }
@@ -304,7 +351,8 @@ fn inner_mtu(file: &File, netlink: &mut Netlink) -> Result<usize, Failure> {
             let outer = netlink.route_to(remote.ip(), None)?.map_or(ETHERNET, |hop| hop.mtu.min(ETHERNET));
             smallest = smallest.min(mpt_proto::config::inner_mtu(outer as usize, **remote, overhead));
         }
-        if peer.connects_to_us() || peer.auto.as_ref().is_some_and(|auto| !auto.names.is_empty()) {
+        let has_no_address = peer.auto.is_none() && peer.paths.iter().all(|path| path.tls.is_some());
+        if has_no_address || peer.auto.as_ref().is_some_and(|auto| !auto.names.is_empty()) {
             // The peer may connect over IPv4 or IPv6; IPv6 leaves less.
             smallest = smallest.min(mpt_proto::config::inner_mtu(ETHERNET as usize, any, overhead));
         }

@@ -169,6 +169,8 @@ const PERMITTED: &[&str] = &[
     "to",
     "peer",
     "reachable",
+    "listen",
+    "certificate",
     "set",
     "mark",
     "masquerade",
@@ -247,6 +249,8 @@ mod tests {
             "private_key_file",
             "public_key",
             "template",
+            "tls",
+            "tls_certificate",
         ];
         assert_eq!(keys, secrets);
     }

@@ -139,7 +139,7 @@ const PEER: [Metric<PeerReport>; 8] = [
     ),
 ];
 
-const PATH: [Metric<PathReport>; 14] = [
+const PATH: [Metric<PathReport>; 16] = [
     ("mpt_path_up", "gauge", "1 while the path carries traffic.", |path| Some(f64::from(u8::from(path.up)))),
     ("mpt_path_standby", "gauge", "1 if the path is used only while no other one is alive.", |path| {
         Some(f64::from(u8::from(path.standby)))
@@ -166,6 +166,12 @@ const PATH: [Metric<PathReport>; 14] = [
         path.mtu_bytes.map(|bytes| bytes as f64)
     }),
     ("mpt_path_weight", "gauge", "Configured weight.", |path| Some(f64::from(path.weight))),
+    ("mpt_path_tls_connected", "gauge", "1 while a path over TLS is connected, at the client.", |path| {
+        path.tls.map(|tls| f64::from(u8::from(tls.connected_s.is_some())))
+    }),
+    ("mpt_path_tls_dropped_packets_total", "counter", "Datagrams dropped because TCP had no room for them.", |path| {
+        path.tls?.dropped_packets.map(|dropped| dropped as f64)
+    }),
     ("mpt_path_metered_used_bytes", "gauge", "Volume of a metered path in this month.", |path| {
         path.used_bytes.map(|bytes| bytes as f64)
     }),
@@ -209,7 +215,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
-    use crate::control::report::TunnelReport;
+    use crate::control::report::{TlsReport, TunnelReport};
 
     const EXPECTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/web/metrics.txt");
 
@@ -226,6 +232,7 @@ mod tests {
             sent_bytes: 9_007_199_254_740_993,
             used_bytes: Some(7),
             limit_bytes: Some(8),
+            tls: Some(TlsReport { connected_s: Some(9), dropped_packets: Some(10) }),
             ..PathReport::default()
         };
         let down =

@@ -37,7 +37,7 @@ pub fn silent(facts: &Facts) -> Vec<Silent> {
 
 fn reported(facts: &Facts, peer: &PeerReport, path: &PathReport, mark: Option<u32>) -> Option<Silent> {
     let is_called = facts.peer(&peer.name).is_some_and(|peer| !peer.connects_to_us());
-    if path.cause.as_deref() != Some("silent") || !is_called {
+    if path.cause.as_deref() != Some("silent") || !is_called || path.tls.is_some() {
         return None;
     }
     // An automatic path has the name of its interface.
