@@ -48,7 +48,7 @@ pub struct PeerStatus {
     pub drops: Drops,
     /// Its use, if it is one of several servers.
     pub server: Option<ServerUse>,
-    /// What the session is to the peer.
+    /// The use that the peer makes of the session.
     pub availability: Availability,
     /// The hosts that use its key in turn, if there are two.
     pub shared_key: Option<SharedKey>,

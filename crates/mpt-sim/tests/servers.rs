@@ -51,7 +51,7 @@ fn server(number: usize, restarts: usize) -> Endpoint {
     )
 }
 
-/// Who gets a datagram: the site, or the server of this number. It is also the number of the server on the way.
+/// The receiver of a datagram: the site, or the server of this number, which sends it otherwise.
 #[derive(Clone, Copy)]
 struct Way {
     to_site: bool,
@@ -59,7 +59,7 @@ struct Way {
     link: usize,
 }
 
-/// What a packet of the centre, or of the site, met.
+/// The packets that arrived at one end.
 #[derive(Default)]
 struct Received {
     times: Vec<Time>,

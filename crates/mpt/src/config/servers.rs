@@ -13,7 +13,7 @@ use super::{defaults, native, value_types};
 /// The most servers of a peer. Each has a session at most, and a line in every table.
 pub const MAX_SERVERS: usize = 16;
 
-/// What one `[[peer.server]]` has.
+/// One `[[peer.server]]`.
 pub struct Server {
     name: At<String>,
     /// The mode with the server's key.

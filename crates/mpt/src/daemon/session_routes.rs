@@ -1,7 +1,7 @@
 //! Routes that follow sessions: on a server, the networks of each peer with a working session are routes in a table of
 //! their own. A routing daemon announces them; `docs/guide/several-servers.md` has configurations.
 //!
-//! The metric says how a peer uses the session. The kernel removes the routes with the TUN device, so nothing remains
+//! The metric shows how a peer uses the session. The kernel removes the routes with the TUN device, so nothing remains
 //! when the process ends.
 
 use std::collections::HashMap;
