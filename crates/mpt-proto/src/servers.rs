@@ -41,7 +41,7 @@ pub struct ServerEvent {
     pub moved: usize,
 }
 
-/// What a session is to the peer, for the routes of this end.
+/// The use that a peer makes of its session, for the routes of this end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Availability {
     /// There is no session, or no path that is up.

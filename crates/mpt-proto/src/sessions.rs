@@ -127,7 +127,7 @@ impl IndexAllocator {
     }
 }
 
-/// Draws of an index of this server. With 60,000 of 65,536 in use, one of 256 draws is free but for 1 of 3 billion cases.
+/// Draws of an index of this server. With 60,000 of 65,536 in use, one of 256 is free in all but 1 of 3 billion cases.
 const MAX_TRIES: u32 = 256;
 
 impl std::fmt::Debug for SessionTable {
