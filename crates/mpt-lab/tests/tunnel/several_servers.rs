@@ -16,7 +16,7 @@ use tempfile::TempDir;
 const GUIDE: &str = include_str!("../../../../docs/guide/several-servers.md");
 /// Private keys of the site and of both servers, and their public keys in the guide.
 const KEYS: [(&str, &str); 3] = [
-    ("site", "xZyhnl3lcHUBz62KLJADrFTSCn4v28/gEHzNmEO1VVA="),
+    ("site", "sHPDD7Vu50boeUMKXgJe7lrDM/vVYbodEmjG4KDHYSQ="),
     ("frankfurt", "L9KmJrU6cEijjCMPChI6nwiwCqg1zoPrZK10FzGwnWg="),
     ("amsterdam", "HIgo9xNzJMWLKASShiTqIybxZ0U3wGLiUeJ1PKf8ykw="),
 ];
@@ -112,7 +112,9 @@ impl World {
         let file = self.folder.path().join(format!("{host}.key"));
         let keys = KEYS.iter().zip(&self.public);
         let config = keys.fold(config.to_owned(), |config, ((_, printed), real)| config.replace(printed, real));
-        config.replace("/etc/mpt/private.key", &file.display().to_string())
+        let key = format!("private_key_file = \"{}\"", file.display());
+        let own = |line: &str| if line.starts_with("private_key = ") { key.clone() } else { line.to_owned() };
+        config.lines().map(|line| own(line) + "\n").collect()
     }
 
     fn mpt(&self, host: &str) -> Command {
