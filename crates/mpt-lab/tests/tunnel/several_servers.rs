@@ -81,7 +81,7 @@ impl World {
             self.wire([(server, "lan0", &format!("10.88.0.{last}/24")), ("router", server, "")]);
             self.host("internet").ip(&format!("route add 203.0.113.{last} dev {server}")).expect("a route");
             self.host("router").ip(&format!("link set {server} master lan")).expect("a port");
-            let routes = "route add 192.168.0.0/16 dev eth0\nroute add 10.99.0.0/24 via 10.88.0.1";
+            let routes = "route add 192.168.0.0/16 dev eth0";
             self.host(server).ip(routes).expect("routes");
             self.host(server).sysctl(&[("net/ipv4/ip_forward", "1")]).expect("forwarding");
         }
@@ -89,7 +89,6 @@ impl World {
             .sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.proxy_arp=1 \
             net.ipv4.conf.frankfurt.proxy_arp=1 net.ipv4.conf.amsterdam.proxy_arp=1")
             .expect("forwarding");
-        self.host("router").ip("address add 10.99.0.1/32 dev lo").expect("the centre");
         let site = "address add 10.80.5.1/32 dev lo\nroute add default via 192.168.1.1 metric 100\n\
                     route add default via 192.168.2.1 metric 200";
         self.host("site").ip(site).expect("the site");
