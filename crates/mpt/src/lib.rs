@@ -17,6 +17,7 @@ pub mod legacy;
 mod logging;
 mod random;
 mod secrets;
+mod source;
 mod tls;
 mod web;
 

@@ -21,6 +21,7 @@ use zeroize::Zeroizing;
 use super::answer::MAX_LEN;
 use crate::Failure;
 use crate::random;
+use crate::source::source;
 
 /// The first message to this process, in a line of JSON.
 #[derive(Serialize, Deserialize)]
@@ -229,14 +230,6 @@ impl Connection {
     }
 }
 
-/// Returns what counts as one source: an IPv4 address, or an IPv6 /64.
-fn source(from: IpAddr) -> IpAddr {
-    match from.to_canonical() {
-        IpAddr::V6(v6) => Ipv6Addr::from(u128::from(v6) >> 64 << 64).into(),
-        v4 @ IpAddr::V4(_) => v4,
-    }
-}
-
 /// No distribution assigns this number, and no other process has it.
 const USER: u32 = 65_519;
 const MAX_OPEN: usize = 64;
@@ -246,17 +239,3 @@ const MAX_PER_SECOND: usize = 100;
 /// A request is one packet, so it is complete one round trip after its connection.
 const LIMIT: Duration = Duration::from_secs(5);
 const SECOND: Duration = Duration::from_secs(1);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_source_is_an_ipv4_address_or_an_ipv6_network() {
-        let of = |text: &str| source(text.parse().unwrap()).to_string();
-        assert_eq!(
-            ["192.0.2.1", "::ffff:192.0.2.1", "2001:db8:1:2:3::4"].map(of),
-            ["192.0.2.1", "192.0.2.1", "2001:db8:1:2::"]
-        );
-    }
-}

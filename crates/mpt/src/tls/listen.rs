@@ -25,11 +25,12 @@ use super::certificate::Identity;
 use super::channel::Channel;
 use super::client::open_loopback;
 use super::frame::Side;
-use super::limits::{Limits, Permit, source};
+use super::limits::{Limits, Permit};
 use super::pump::{Counters, End, Pump};
 use super::upgrade::{self, Head, MAX_HEAD, NOT_FOUND};
 use super::{ALPN, provider};
 use crate::Failure;
+use crate::source::source;
 
 /// The data that the daemon passes, in a line of JSON.
 #[derive(Serialize, Deserialize)]
