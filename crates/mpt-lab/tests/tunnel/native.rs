@@ -84,8 +84,8 @@ fn one_path_is_tested_in_both_directions_without_the_other() {
     for direction in ["sent", "received"] {
         let measured = &report[direction];
         let rate = measured["rate_bits_per_s"].as_u64().expect("a rate");
-        // The wire delays each way by 2 ms, less 50 us by which it may release a frame early, and has 50 Mbit/s: a machine
-        // can be slower than the wire, not faster.
+        // The wire delays each way by 2 ms, less 50 us by which it may release a frame early, and has 50 Mbit/s: a
+        // machine can be slower than the wire, not faster.
         assert!((1..60_000_000).contains(&rate), "{report}");
         assert!(measured["idle_rtt_us"].as_u64() >= Some(3_900), "{report}");
         assert!(measured["loss"].as_f64().is_some_and(|loss| (0.0..=1.0).contains(&loss)), "{report}");
