@@ -13,6 +13,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod clock;
+pub mod descriptor_store;
 mod error;
 pub mod netlink;
 pub mod privilege;

@@ -31,6 +31,7 @@ mod restored;
 mod rig;
 mod seeing;
 mod service;
+mod service_restart;
 mod several_servers;
 mod share;
 mod sizes;

@@ -116,9 +116,14 @@ impl Rig {
 
     /// Does the same with the given configuration.
     pub fn launch_with(&mut self, host: Host, config: &str) {
+        self.launch_by(host, self.program(host), config);
+    }
+
+    /// Does the same with a command that runs the program.
+    pub fn launch_by(&mut self, host: Host, program: Command, config: &str) {
         self.daemons[index(host)] = None;
         let (file, log) = (self.file(host), self.log(host));
-        self.daemons[index(host)] = Some(Daemon::start(self.program(host), config, &file, &log));
+        self.daemons[index(host)] = Some(Daemon::start(program, config, &file, &log));
         self.wait_until("the daemon answers", |rig| rig.mpt(host, &["status", "--json"]).status.success());
     }
 

@@ -76,18 +76,15 @@ impl Netlink {
 
     /// Returns routes in the main table that [`Self::add_route`] of any process added, without next hops and sources.
     pub fn stale_routes(&mut self) -> Result<Vec<Route>, Error> {
-        let mut routes = Vec::new();
-        for ipv6 in [false, true] {
-            let mut question = RouteMessage::default();
-            question.header.address_family = family(ipv6);
-            let answers = self.0.exchange(RouteNetlinkMessage::GetRoute(question), NLM_F_DUMP);
-            let answers = answers.map_err(|refusal| refusal.into_error("list routes"))?;
-            routes.extend(answers.into_iter().filter_map(|answer| match answer {
-                RouteNetlinkMessage::NewRoute(route) => parse_own(&route),
-                _ => None,
-            }));
-        }
-        Ok(routes)
+        let all = self.all_routes()?;
+        let in_main = all.iter().filter_map(parse_own).filter(|route| route.table == MAIN_TABLE);
+        Ok(in_main.map(|route| Route { source: None, mtu: None, ..route }).collect())
+    }
+
+    /// Returns the routes over a link, in all tables, that [`Self::add_route`] of any process added; default routes are
+    /// left out.
+    pub fn own_routes_over(&mut self, link: u32) -> Result<Vec<Route>, Error> {
+        Ok(self.all_routes()?.iter().filter_map(parse_own).filter(|route| route.device == link).collect())
     }
 
     /// Returns the indexes of the links that default routes of any table lead to. Two routes to half of all addresses
@@ -226,18 +223,21 @@ pub(super) fn links_of(message: &RouteMessage) -> Vec<u32> {
     message.attributes.iter().flat_map(of).collect()
 }
 
+/// Parses a route of this program, without its next hop.
 fn parse_own(message: &RouteMessage) -> Option<Route> {
-    let is_ours = message.header.protocol == PROTOCOL && u32::from(message.header.table) == MAIN_TABLE;
-    let (mut device, mut metric) = (None, 0);
+    let (mut device, mut metric, mut source, mut table) = (None, 0, None, u32::from(message.header.table));
     for attribute in &message.attributes {
         match attribute {
             RouteAttribute::Oif(index) => device = Some(*index),
             RouteAttribute::Priority(priority) => metric = *priority,
+            RouteAttribute::PrefSource(address) => source = parse_address(address),
+            RouteAttribute::Table(number) => table = *number,
             _ => {}
         }
     }
-    let (to, device) = (destination(message)?, device?);
-    is_ours.then_some(Route { to, via: None, device, table: MAIN_TABLE, metric, source: None, mtu: None })
+    let route =
+        Route { to: destination(message)?, via: None, device: device?, table, metric, source, mtu: parse_mtu(message) };
+    (message.header.protocol == PROTOCOL).then_some(route)
 }
 
 /// Returns the network of a route; none for a default route.

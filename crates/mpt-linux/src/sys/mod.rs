@@ -9,6 +9,7 @@ pub mod clock;
 mod control;
 pub mod epoll;
 pub mod filter;
+pub mod inherited;
 pub mod message;
 pub mod option;
 pub mod process;

@@ -27,6 +27,17 @@ pub fn attach(fd: BorrowedFd<'_>, name: &str, flags: c_int) -> io::Result<String
     Ok(name.to_string_lossy().into_owned())
 }
 
+/// Returns the name of the device that a descriptor belongs to, and its flags.
+pub fn device_of(fd: BorrowedFd<'_>) -> io::Result<(String, c_int)> {
+    // SAFETY: all zeroes is a valid `ifreq`: integers, an array and a union of such.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // SAFETY: TUNGETIFF writes one `ifreq`, which `request` is for as long as the call lasts.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNGETIFF, &raw mut request) })?;
+    // SAFETY: the kernel returns a name of at most 15 bytes and a terminating zero inside `ifr_name`, and the flags.
+    let (name, flags) = unsafe { (CStr::from_ptr(request.ifr_name.as_ptr()), request.ifr_ifru.ifru_flags) };
+    Ok((name.to_string_lossy().into_owned(), c_int::from(flags)))
+}
+
 /// Sets the offloads that the reader supports: a set of `TUN_F_` bits.
 pub fn set_offload(fd: BorrowedFd<'_>, features: c_uint) -> io::Result<()> {
     // SAFETY: TUNSETOFFLOAD takes its argument by value.

@@ -20,7 +20,7 @@ mod header;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use mpt_proto::packet::Offload;
@@ -89,6 +89,27 @@ impl Tun {
         let features = if offload { negotiate(&file).map_err(fail)? } else { Features::default() };
         let index = if_nametoindex(name.as_str()).map_err(|errno| fail(errno.into()))?;
         Ok(Self { file, name, index, features })
+    }
+
+    /// Takes over the device of an earlier process, with its addresses, routes and waiting packets. Returns `None` if
+    /// the descriptor belongs to no device of this name and kind.
+    ///
+    /// # Errors
+    /// The kernel refused the offloads.
+    pub fn take_over(device: OwnedFd, name: &str, offload: bool) -> Result<Option<Self>, Error> {
+        let wanted = libc::IFF_TUN | if offload { libc::IFF_VNET_HDR } else { 0 };
+        let is_wanted = |(found, flags): (String, libc::c_int)| {
+            found == name && flags & (libc::IFF_TUN | libc::IFF_VNET_HDR) == wanted
+        };
+        // It fails for other files, and after the device was removed.
+        if !sys::tun::device_of(device.as_fd()).is_ok_and(is_wanted) {
+            return Ok(None);
+        }
+        let file = File::from(device);
+        let fail = |cause: io::Error| Error::new(format!("take over TUN device {name}"), cause);
+        let features = if offload { negotiate(&file).map_err(fail)? } else { Features::default() };
+        let index = if_nametoindex(name).map_err(|errno| fail(errno.into()))?;
+        Ok(Some(Self { file, name: name.to_owned(), index, features }))
     }
 
     /// Reads one packet into `buffer`, which has [`READ_BUFFER`] bytes, or the MTU without offload: a longer packet is

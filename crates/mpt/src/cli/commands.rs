@@ -26,7 +26,7 @@ use crate::{Failure, daemon, enroll, logging};
 /// Reads the file and passes it to `run`, with the folder for the event trace.
 pub fn up(arguments: UpArgs, run: impl FnOnce(File, Option<&Path>) -> Result<(), Failure>) -> Result<(), Failure> {
     let read = if arguments.legacy { load_original(&arguments) } else { load(&arguments.file) };
-    let mut file = read?;
+    let mut file = read.inspect_err(|_| daemon::release_kept_interface())?;
     print_problems(&file.warnings);
     file.offload &= !arguments.no_offload;
     logging::init(arguments.log, arguments.log_format);

@@ -47,6 +47,8 @@ pub struct Server {
     warned: Option<Time>,
     next: u64,
     socket: PathBuf,
+    /// The socket file stays after the end.
+    leaves_file: bool,
     /// Events were buffered since the last [`Self::poll`].
     has_pushed: bool,
     /// A user that may not connect was refused since the last [`Self::poll`].
@@ -94,12 +96,18 @@ impl Server {
             warned: None,
             next: 0,
             socket,
+            leaves_file: false,
             has_pushed: false,
             has_refused: false,
             readers,
             _lock: lock,
             connections: BTreeMap::new(),
         })
+    }
+
+    /// Leaves the socket file, so that `mpt down` finds the tunnel's rules and tables if no process takes them over.
+    pub fn leave_file(&mut self) {
+        self.leaves_file = true;
     }
 
     /// Reads the requests of all clients. Call it when the server is readable, and answer every request with
@@ -279,8 +287,10 @@ impl AsFd for Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Clients detect a stale socket file when they connect.
-        let _ = fs::remove_file(&self.socket);
+        if !self.leaves_file {
+            // Clients detect a stale socket file when they connect.
+            let _ = fs::remove_file(&self.socket);
+        }
     }
 }
 

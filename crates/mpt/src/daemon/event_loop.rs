@@ -201,6 +201,11 @@ impl Driver {
         self.tun_removed
     }
 
+    /// Returns the TUN device.
+    pub fn tun(&self) -> &Tun {
+        &self.tun
+    }
+
     /// Returns the TUN device's interface index.
     pub fn tun_index(&self) -> u32 {
         self.tun.index()

@@ -40,6 +40,8 @@ pub struct Gateway {
     forwarding: Forwarding,
     /// Shared interfaces that do not exist.
     missing: BTreeSet<String>,
+    /// It stays after the end, for the next process.
+    is_kept: bool,
 }
 
 impl Gateway {
@@ -56,7 +58,7 @@ impl Gateway {
         table.reject_foreign()?;
         let (run, name, missing) = (run.clone(), file.interface.to_string(), BTreeSet::new());
         let forwarding = Forwarding::save(file, &run)?;
-        let mut gateway = Self { run, name, table, forwarding, missing };
+        let mut gateway = Self { run, name, table, forwarding, missing, is_kept: false };
         gateway.apply(file, &mut Netlink::open()?)?;
         gateway.forwarding.switch_on()?;
         let table = gateway.table.name();
@@ -115,6 +117,11 @@ impl Gateway {
         self.forwarding.restore()
     }
 
+    /// Leaves everything to the next process, which takes it over.
+    pub fn keep(&mut self) {
+        self.is_kept = true;
+    }
+
     /// Returns the name of the table.
     pub fn table(&self) -> &str {
         self.table.name()
@@ -131,6 +138,9 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
+        if self.is_kept {
+            return;
+        }
         if let Err(failure) = clean(&self.name, &self.run) {
             tracing::warn!(%failure, "cannot revert masquerading or forwarding");
         }

@@ -55,6 +55,7 @@ mod processor;
 mod qlog;
 mod resolv_conf;
 pub(crate) mod resolver;
+mod restart;
 mod restore;
 mod restore_limit;
 mod retry_log;
@@ -70,6 +71,7 @@ mod usage_file;
 pub(crate) mod user;
 
 use std::env;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use mpt_linux::Reactor;
@@ -100,6 +102,7 @@ use peer_addresses::PeerAddresses;
 use pending::PendingCommand;
 use processor::ProcessorLoad;
 use qlog::Qlog;
+use restart::StopRequest;
 use routes::Routes;
 use service::Service;
 use session_routes::SessionRoutes;
@@ -119,6 +122,7 @@ pub fn run(file: &File, qlog: Option<&Path>) -> Result<(), Failure> {
     // These need the rights of root to files. A service manager's socket takes notifications of connected senders only.
     let device = CloneDevice::open();
     let service = Service::from_env();
+    let tun_before = service.take_tun()?;
     let qlog = qlog.filter(|_| !run.running().contains(&file.interface));
     let qlog = qlog.map(|folder| Qlog::open(folder, file, clock.now())).transpose()?;
     let tls_helper = TlsHelper::open(file)?;
@@ -128,8 +132,15 @@ pub fn run(file: &File, qlog: Option<&Path>) -> Result<(), Failure> {
     }
     let control = Server::bind(&run, &file.interface)?;
     let status = Server::bind_status(&run, &file.interface, user::status_reader().0)?;
-    let open = Opened { signals, control, status, device, service, qlog, config_files, tls_helper, clock };
+    let open = Opened { signals, control, status, device, tun_before, service, qlog, config_files, tls_helper, clock };
     up(file, &run, open).map_err(|failure| leftovers::with_leftover_state(&file.interface, &run, failure))
+}
+
+/// Closes the TUN device that the service manager kept for this start, because no tunnel will start.
+pub(crate) fn release_kept_interface() {
+    if let Err(error) = Service::from_env().take_tun() {
+        eprintln!("warning: {error}");
+    }
 }
 
 /// The resources that are opened before the tunnel.
@@ -139,6 +150,8 @@ struct Opened {
     status: Server,
     /// [`up`] reports an error, because its failure leaves an earlier kill switch where `mpt down` finds it.
     device: Result<CloneDevice, mpt_linux::Error>,
+    /// The TUN device of the process before.
+    tun_before: Option<OwnedFd>,
     service: Service,
     qlog: Option<Qlog>,
     config_files: ConfigFiles,
@@ -147,9 +160,13 @@ struct Opened {
 }
 
 fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
-    let Opened { signals, control, status, device, service, qlog, mut config_files, tls_helper, clock } = open;
+    let Opened { signals, control, status, device, tun_before, service, qlog, mut config_files, tls_helper, clock } =
+        open;
     let monitor = Monitor::open()?;
-    let OpenTunnel { mut driver, sockets, routes, tun } = setup::open(file, Reactor::new(clock)?, device?)?;
+    let reactor = Reactor::new(clock)?;
+    let OpenTunnel { mut driver, sockets, routes, session_routes, tun } =
+        setup::open(file, reactor, device?, tun_before)?;
+    service.keep_tun(driver.tun().as_fd());
     let control_port = file.original.as_ref().map(|original| ControlPort::open(original, &file.peers)).transpose()?;
     driver.reactor.add(&signals, SIGNALS, Interest::Read)?;
     driver.reactor.add(&monitor, MONITOR, Interest::Read)?;
@@ -210,7 +227,8 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         path_tests: Vec::new(),
         interface_sync: interfaces,
         narrow_peers: Some(Vec::new()),
-        session_routes: SessionRoutes::default(),
+        session_routes,
+        stop_request: None,
         metering,
         bypass_until: None,
         path_changes: PathChanges::default(),
@@ -270,6 +288,8 @@ struct Daemon {
     /// change of the configuration.
     narrow_peers: Option<Vec<(usize, usize)>>,
     session_routes: SessionRoutes,
+    /// A signal to stop, while the service manager is asked whether it restarts the service.
+    stop_request: Option<StopRequest>,
     qlog: Option<Qlog>,
     suspend_watch: SuspendWatch,
     copy_monitor: Option<CopyMonitor>,
@@ -310,12 +330,13 @@ impl Daemon {
             self.detect_suspend(now, copied)?;
             for event in &ready {
                 if self.handle(now, event)? == LoopControl::Exit {
-                    self.service.stopping();
-                    self.publish(EventKind::Stopping {});
-                    self.poll_clients(now);
-                    self.routes.on_shutdown();
+                    self.stop(now, false);
                     return Ok(());
                 }
+            }
+            if let Some(restarts) = self.poll_stop_request(now) {
+                self.stop(now, restarts);
+                return Ok(());
             }
             if self.driver.is_tun_removed() {
                 let failure = Failure::new(format!("{} was removed", *self.file.interface));
@@ -323,6 +344,20 @@ impl Daemon {
             }
             wake = self.finish_iteration(now);
             self.driver.moderate(now);
+        }
+    }
+
+    /// Ends the tunnel. If the service manager `restarts` it, kill switch, rules and the TUN device stay.
+    fn stop(&mut self, now: Time, restarts: bool) {
+        self.service.stopping();
+        self.publish(EventKind::Stopping {});
+        self.poll_clients(now);
+        self.routes.on_shutdown(restarts);
+        if restarts {
+            self.gateway.iter_mut().for_each(Gateway::keep);
+            self.control.leave_file();
+        } else {
+            self.service.forget_tun();
         }
     }
 
@@ -354,7 +389,7 @@ impl Daemon {
         self.handshake_clock.poll(now, &self.driver.endpoint);
         self.poll_peer_addresses(now);
         self.adapt_mtu();
-        self.update_session_routes();
+        let session_routes = self.update_session_routes(now);
         self.poll_path_tests();
         // Events of this iteration are processed at once, not at the next wake-up.
         let path_events = self.process_path_events(now).then_some(now);
@@ -363,10 +398,9 @@ impl Daemon {
         let service = self.service.poll(now, &self.driver.endpoint);
         let bypass = self.poll_bypass(now);
         let diagnosis = self.diagnosis.poll(now, &self.driver.endpoint, &self.file);
-        [bypass, clients, control, data, diagnosis, interfaces, metering, names, path_events, qlog, service, tls]
-            .into_iter()
-            .flatten()
-            .min()
+        let stop = self.stop_request.as_ref().map(StopRequest::deadline);
+        let own = [bypass, clients, control, diagnosis, interfaces, metering, names, path_events, qlog, service, tls];
+        own.into_iter().chain([data, session_routes, stop]).flatten().min()
     }
 
     fn handle(&mut self, now: Time, ready: &Ready) -> Result<LoopControl, Failure> {
@@ -375,7 +409,7 @@ impl Daemon {
             MONITOR => self.handle_netlink_events(now)?,
             TABLES => self.handle_table_events(now)?,
             FORWARDING => self.handle_forwarding_events(now)?,
-            COPIES => {}
+            COPIES | RESTART => {}
             NAMES => self.names.schedule(now),
             TLS => self.tls.schedule(now),
             CONTROL | STATUS => return Ok(self.handle_requests(now, ready.token)),
@@ -393,7 +427,7 @@ impl Daemon {
         match self.signals.next_signal()? {
             Some(Signal::Interrupt | Signal::Terminate) => {
                 tracing::info!("stopping: signal received");
-                Ok(LoopControl::Exit)
+                Ok(self.request_stop(now))
             }
             Some(Signal::Hangup) => {
                 if let Err(failure) = self.reload(now, None) {
@@ -445,3 +479,4 @@ const FORWARDING: Token = Token(7);
 const STATUS: Token = Token(8);
 const NAMES: Token = Token(9);
 const TLS: Token = Token(10);
+const RESTART: Token = Token(11);

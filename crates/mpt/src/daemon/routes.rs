@@ -44,8 +44,10 @@ pub struct Routes {
     incomplete: bool,
     /// Default routes and kill switch are suspended.
     is_suspended: bool,
-    /// The kill switch stays active after the end: that of the file, or one that an earlier process left.
+    /// Rules and kill switch stay active after the end: those of the file, or those that an earlier process left.
     keep_kill_switch: bool,
+    /// Bypass routes stay after the end, too, for the next process.
+    keep_bypasses: bool,
 }
 
 /// The parameters of a path's bypass route. Several routes to one remote address differ in their metric.
@@ -57,8 +59,8 @@ struct BypassKey {
 }
 
 impl Routes {
-    /// Makes an empty set for the TUN device with this index and name.
-    pub fn new(tun: u32, interface: &str) -> Self {
+    /// Makes the set for the TUN device with this index and name: those that a process before has installed, or none.
+    pub fn new(tun: u32, interface: &str, earlier: &[Route]) -> Self {
         let policy = PolicyRouting::of(interface);
         let (kill_switch, bypass_rules) = (KillSwitch::of(interface), BypassRules::of(interface));
         let interface = interface.to_owned();
@@ -68,12 +70,13 @@ impl Routes {
             policy,
             kill_switch,
             bypass_rules,
-            tunnel_routes: Vec::new(),
+            tunnel_routes: earlier.iter().filter(|route| route.table == MAIN_TABLE).map(normal).collect(),
             narrow: Vec::new(),
             bypasses: Vec::new(),
             incomplete: false,
             is_suspended: false,
             keep_kill_switch: true,
+            keep_bypasses: false,
         }
     }
 
@@ -205,9 +208,9 @@ impl Routes {
         self.incomplete
     }
 
-    /// Lifts the kill switch at the end: the shutdown is clean.
-    pub fn on_shutdown(&mut self) {
-        self.keep_kill_switch = false;
+    /// Lifts the kill switch at the end, because the shutdown is clean; or leaves everything to the next process.
+    pub fn on_shutdown(&mut self, restarts: bool) {
+        (self.keep_kill_switch, self.keep_bypasses) = (restarts, restarts);
     }
 
     /// Returns true if a path lacks its bypass route.
@@ -275,7 +278,9 @@ impl Routes {
 impl Drop for Routes {
     fn drop(&mut self) {
         let Ok(mut netlink) = Netlink::open() else { return };
-        self.bypasses.iter().for_each(|(_, route)| remove_or_warn(route, &mut netlink));
+        if !self.keep_bypasses {
+            self.bypasses.iter().for_each(|(_, route)| remove_or_warn(route, &mut netlink));
+        }
         if self.keep_kill_switch {
             return;
         }
@@ -359,6 +364,12 @@ fn bypass_route(bypass: &BypassKey, netlink: &mut Netlink) -> Result<Option<Rout
     let metric = if remote.is_ipv4() { 0 } else { DEFAULT_METRIC_V6 };
     let (to, via) = (Prefix { address: remote, length: host_length(remote) }, bypass.gateway.or(hop.gateway));
     Ok(Some(Route { to, via, device: hop.device, table: MAIN_TABLE, metric, source: None, mtu: None }))
+}
+
+/// Returns a route as it was requested: the kernel reports the default metric of IPv6 as a number.
+fn normal(route: &Route) -> Route {
+    let is_default = route.to.address.is_ipv6() && route.metric == DEFAULT_METRIC_V6;
+    Route { metric: if is_default { 0 } else { route.metric }, ..*route }
 }
 
 /// Returns the prefix length of a host route.

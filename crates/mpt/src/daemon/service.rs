@@ -1,4 +1,5 @@
-//! Notifies the service manager of start, stop and liveness (`sd_notify(3)`).
+//! Notifies the service manager of start, stop and liveness (`sd_notify(3)`), and keeps the TUN device in its store of
+//! descriptors, so that a restart does not remove the device.
 //!
 //! A notification is a datagram to the socket in `NOTIFY_SOCKET`; without that variable none is sent. If
 //! `WATCHDOG_USEC` sets a watchdog timeout, the main loop sends a keepalive twice in that time; a loop that hangs sends
@@ -6,11 +7,13 @@
 
 use std::env;
 use std::ffi::OsStr;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
+use mpt_linux::{Error, descriptor_store};
 use mpt_proto::endpoint::Endpoint;
 use mpt_proto::peer::Peer;
 use mpt_proto::time::Time;
@@ -54,6 +57,41 @@ impl Service {
     /// Notifies that the tunnel is stopping.
     pub fn stopping(&self) {
         self.notify("STOPPING=1");
+    }
+
+    /// Returns true if there is a service manager.
+    pub fn is_managed(&self) -> bool {
+        self.manager.is_some()
+    }
+
+    /// Takes the TUN device of the process before, if the manager has kept it, out of the store: the device goes with a
+    /// start that fails.
+    ///
+    /// # Errors
+    /// A descriptor that the manager announced is not open.
+    pub fn take_tun(&self) -> Result<Option<OwnedFd>, Error> {
+        let kept = descriptor_store::take()?;
+        if !kept.is_empty() {
+            self.forget_tun();
+        }
+        Ok(kept.into_iter().find(|(name, _)| name == TUN).map(|(_, tun)| tun))
+    }
+
+    /// Stores the TUN device.
+    pub fn keep_tun(&self, tun: BorrowedFd<'_>) {
+        let Some(manager) = &self.manager else { return };
+        if let Err(error) = descriptor_store::store(manager, TUN, tun) {
+            tracing::debug!(%error, "cannot store the TUN device");
+        }
+    }
+
+    /// Removes the TUN device from the store. Without that, the manager does it when no restart follows.
+    pub fn forget_tun(&self) {
+        if let Some(manager) = &self.manager
+            && let Err(error) = descriptor_store::remove(manager, TUN)
+        {
+            tracing::debug!(%error, "cannot remove the TUN device from the store");
+        }
     }
 
     /// Sends the watchdog keepalive and the status if they are due. Returns the time of the next one.
@@ -104,5 +142,7 @@ fn manager(name: &OsStr) -> Option<UnixDatagram> {
     Some(socket)
 }
 
+/// The name of the TUN device in the store.
+const TUN: &str = "tun";
 /// With many peers, paths change often.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);

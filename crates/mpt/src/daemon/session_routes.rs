@@ -2,14 +2,17 @@
 //! their own. A routing daemon announces them; `docs/guide/several-servers.md` has configurations.
 //!
 //! The metric shows how a peer uses the session. The kernel removes the routes with the TUN device, so nothing remains
-//! when the process ends.
+//! when the process ends. If the service manager keeps the device for the next process, the routes stay until the peers
+//! had time for their handshakes, so that a restart does not move them to another server.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use mpt_linux::Error;
-use mpt_linux::netlink::{Netlink, Prefix, Route};
+use mpt_linux::netlink::{MAIN_TABLE, Netlink, Prefix, Route};
 use mpt_proto::Availability;
+use mpt_proto::time::Time;
 
 use super::Daemon;
 use crate::config::File;
@@ -20,26 +23,61 @@ pub const IN_USE: u32 = 100;
 pub const IN_RESERVE: u32 = 200;
 
 /// The routes that were added, by the name of the peer.
-#[derive(Debug, Default)]
-pub struct SessionRoutes(HashMap<String, Vec<Route>>);
+#[derive(Debug)]
+pub struct SessionRoutes {
+    by_peer: HashMap<String, Vec<Route>>,
+    /// Those of the process before, until [`Self::expires`].
+    earlier: Vec<Route>,
+    expires: Time,
+}
 
 impl SessionRoutes {
+    /// Begins with the routes over the TUN device that the process before has added.
+    pub fn new(now: Time, mut earlier: Vec<Route>) -> Self {
+        earlier.retain(|route| route.table != MAIN_TABLE);
+        Self { by_peer: HashMap::new(), earlier, expires: now + KEEP_EARLIER }
+    }
+
+    /// Removes the earlier routes after their time, except those that were added again.
+    fn expire(&mut self, now: Time, netlink: &mut Netlink) -> Result<(), Error> {
+        if now < self.expires {
+            return Ok(());
+        }
+        let current: Vec<_> = self.by_peer.values().flatten().collect();
+        let stale = self.earlier.extract_if(.., |_| true).filter(|route| !current.contains(&route));
+        stale.map(|route| netlink.remove_route(&route).map(drop)).fold(Ok(()), Result::and)
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        (!self.earlier.is_empty()).then_some(self.expires)
+    }
+
     /// Replaces the routes of a peer. The new ones are added before the old ones are removed.
     fn set(&mut self, peer: &str, wanted: Vec<Route>, netlink: &mut Netlink) -> Result<(), Error> {
-        let before = self.0.remove(peer).unwrap_or_default();
+        let mut before = self.by_peer.remove(peer).unwrap_or_default();
+        // The same networks with another metric.
+        let is_replaced = |route: &Route| wanted.iter().any(|wanted| wanted.to == route.to && wanted != route);
+        before.extend(self.earlier.extract_if(.., |route| is_replaced(route)));
         let added = wanted.iter().try_for_each(|route| netlink.add_route(route).map(drop));
         let removed = before.iter().filter(|route| !wanted.contains(route));
         let removed = removed.map(|route| netlink.remove_route(route).map(drop)).fold(Ok(()), Result::and);
         if !wanted.is_empty() {
-            self.0.insert(peer.to_owned(), wanted);
+            self.by_peer.insert(peer.to_owned(), wanted);
         }
         added.and(removed)
     }
 }
 
 impl Daemon {
-    /// Adds and removes the routes of peers whose session began, ended, or is used otherwise now.
-    pub(super) fn update_session_routes(&mut self) {
+    /// Adds and removes the routes of peers whose session began, ended, or is used otherwise now. Returns the time of
+    /// the next call.
+    pub(super) fn update_session_routes(&mut self, now: Time) -> Option<Time> {
+        if self.session_routes.next_deadline().is_some_and(|at| at <= now) {
+            let expired = Netlink::open().and_then(|mut netlink| self.session_routes.expire(now, &mut netlink));
+            if let Err(error) = expired {
+                tracing::warn!(%error, "cannot remove the routes of the process before");
+            }
+        }
         let mut netlink = None;
         while let Some((index, availability)) = self.driver.endpoint.poll_availability() {
             let Some(table) = &self.file.session_routes else { continue };
@@ -55,6 +93,7 @@ impl Daemon {
                 Err(error) => tracing::warn!(peer = name, %error, "cannot change the routes to the peer"),
             }
         }
+        self.session_routes.next_deadline()
     }
 
     /// Removes the routes of a peer that is removed.
@@ -67,7 +106,7 @@ impl Daemon {
 
     /// Adds all routes again after the TUN device came up: the kernel removed them when it went down.
     pub(super) fn restore_session_routes(&mut self, netlink: &mut Netlink) -> Result<(), Error> {
-        self.session_routes.0.values().flatten().try_for_each(|route| netlink.add_route(route).map(drop))
+        self.session_routes.by_peer.values().flatten().try_for_each(|route| netlink.add_route(route).map(drop))
     }
 }
 
@@ -91,3 +130,6 @@ fn routes(file: &File, peer: &str, device: u32, table: u32, availability: Availa
     let networks = peer.into_iter().flat_map(|peer| &peer.networks).filter(|net| net.prefix_len() > 0);
     networks.map(|net| route(net)).collect()
 }
+
+/// Longer than handshakes over slow paths take: an initiation is repeated after a second.
+const KEEP_EARLIER: Duration = Duration::from_secs(5);

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 
 use ipnet::IpNet;
 use mpt_linux::netlink::{Netlink, Prefix};
@@ -27,6 +28,7 @@ use super::handshake_clock::HandshakeClock;
 use super::links::Link;
 use super::policy_routing;
 use super::routes::Routes;
+use super::session_routes::SessionRoutes;
 use super::tls_paths::TlsPath;
 use crate::Failure;
 use crate::config::model::{File, Mode, Path, Peer};
@@ -34,11 +36,16 @@ use crate::config::tls::TlsServer;
 use crate::random;
 use crate::tls::client::Target;
 
-/// Opens the tunnel.
+/// Opens the tunnel, with the TUN device of the process before if there is one.
 ///
 /// # Errors
 /// The system refused an operation (with a hint), or the file does not fit this system.
-pub fn open(file: &File, reactor: Reactor, device: CloneDevice) -> Result<OpenTunnel, Failure> {
+pub fn open(
+    file: &File,
+    reactor: Reactor,
+    device: CloneDevice,
+    before: Option<OwnedFd>,
+) -> Result<OpenTunnel, Failure> {
     let mut netlink = Netlink::open_for(policy_routing::mark(file))?;
     let mut sockets = Sockets { listens_per_address: listens_per_address(file), ..Sockets::default() };
     if file.accepts_incoming() {
@@ -48,15 +55,23 @@ pub fn open(file: &File, reactor: Reactor, device: CloneDevice) -> Result<OpenTu
     let peers = peers.collect::<Result<Vec<_>, _>>()?;
     let links = sockets.take_new();
     let mtu = inner_mtu(file, &mut netlink)?;
-    let tun = Tun::attach(device, &file.interface, file.offload)?;
+    let before = before.map(|tun| Tun::take_over(tun, &file.interface, file.offload)).transpose()?.flatten();
+    let is_taken_over = before.is_some();
+    let tun = before.map_or_else(|| Tun::attach(device, &file.interface, file.offload), Ok)?;
+    if is_taken_over {
+        remove_other_addresses(file, tun.index(), &mut netlink)?;
+    }
     configure(file, &tun, mtu, &mut netlink)?;
-    let mut routes = Routes::new(tun.index(), &file.interface);
+    let earlier = if is_taken_over { netlink.own_routes_over(tun.index())? } else { Vec::new() };
+    let mut routes = Routes::new(tun.index(), &file.interface, &earlier);
     routes.apply(file, &mut netlink)?;
     let merge = Merge { tcp: tun.features().offload, udp: tun.features().uso };
     let endpoint = endpoint(file, reactor.now(), &Config { identity: file.identity.clone(), mtu, merge, peers })?;
-    tracing::info!(interface = tun.name(), mtu, peers = file.peers.len(), sockets = links.len(), "tunnel is up");
-    let tun_index = tun.index();
-    Ok(OpenTunnel { driver: Driver::new(endpoint, reactor, tun, links)?, sockets, routes, tun: tun_index })
+    let (interface, tun_index) = (tun.name(), tun.index());
+    tracing::info!(interface, mtu, peers = file.peers.len(), sockets = links.len(), is_taken_over, "tunnel is up");
+    let session_routes = SessionRoutes::new(reactor.now(), earlier);
+    let driver = Driver::new(endpoint, reactor, tun, links)?;
+    Ok(OpenTunnel { driver, sockets, routes, session_routes, tun: tun_index })
 }
 
 /// An open tunnel.
@@ -67,6 +82,8 @@ pub struct OpenTunnel {
     pub sockets: Sockets,
     /// The installed routes.
     pub routes: Routes,
+    /// The routes that follow sessions.
+    pub session_routes: SessionRoutes,
     /// The TUN device's index.
     pub tun: u32,
 }
@@ -418,6 +435,18 @@ fn configure(file: &File, tun: &Tun, mtu: usize, netlink: &mut Netlink) -> Resul
 pub fn add_addresses(file: &File, tun: u32, netlink: &mut Netlink) -> Result<(), Error> {
     let prefix = |net: &IpNet| Prefix { address: net.addr(), length: net.prefix_len() };
     file.addresses.iter().try_for_each(|address| netlink.add_address_without_dad(tun, prefix(address)).map(drop))
+}
+
+/// Removes the addresses that the configuration of the process before had, and this one has not.
+fn remove_other_addresses(file: &File, tun: u32, netlink: &mut Netlink) -> Result<(), Error> {
+    let wanted = |prefix: &Prefix| {
+        file.addresses.iter().any(|own| (own.addr(), own.prefix_len()) == (prefix.address, prefix.length))
+    };
+    // The kernel's own address of the link.
+    let is_link_local = |prefix: &Prefix| matches!(prefix.address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    let all = netlink.addresses(tun)?;
+    let others = all.into_iter().filter(|prefix| !wanted(prefix) && !is_link_local(prefix));
+    others.into_iter().try_for_each(|prefix| netlink.remove_address(tun, prefix).map(drop))
 }
 
 /// Super-packets that the kernel queues until they are read: as many as for Ethernet, where the TUN default is 500. A
