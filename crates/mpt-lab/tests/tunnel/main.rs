@@ -39,5 +39,6 @@ mod stranger;
 mod surroundings;
 mod transfer;
 mod unit;
+mod versions;
 mod visitors;
 mod wire;
