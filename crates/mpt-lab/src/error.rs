@@ -119,6 +119,9 @@ fn package_of(tool: &str) -> &str {
         "ping" => "iputils-ping",
         "nft" => "nftables",
         "sh" => "dash",
+        "etcd" => "etcd-server",
+        "etcdctl" => "etcd-client",
+        "bird" => "bird2",
         other => other,
     }
 }

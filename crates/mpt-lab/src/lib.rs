@@ -13,6 +13,7 @@ pub mod competitors;
 pub mod demo;
 pub mod error;
 pub mod experiment;
+pub mod fleet;
 pub mod flood;
 pub mod plan;
 pub mod progress;

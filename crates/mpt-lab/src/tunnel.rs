@@ -250,12 +250,17 @@ pub(crate) fn ip(family: Family) -> usize {
     }
 }
 
-/// Returns the program beside this one, or the first on the search path.
+/// Returns `mpt` beside this program, or the first on the search path.
 pub(crate) fn program() -> Option<PathBuf> {
+    program_named("mpt")
+}
+
+/// Does the same for another program.
+pub(crate) fn program_named(name: &str) -> Option<PathBuf> {
     let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.to_owned()));
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = beside.into_iter().chain(std::env::split_paths(&path));
-    folders.map(|folder| folder.join("mpt")).find(|file| file.is_file())
+    folders.map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
 /// Starts a daemon, with at most `descriptors` of them if given. Its files are in `folder`; its output is added to its
