@@ -24,7 +24,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What is measured.
+/// The extent of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// Sites that connect.
@@ -107,8 +107,8 @@ pub fn run(program: &Path, plan: &Plan) -> Result<Outcome> {
     let mut times = crowd.times(begin);
     times.sort_unstable();
     let at = |index: usize| times.get(index).copied().unwrap_or_default();
-    let in_second =
-        |from: &Duration| times.iter().filter(|at| (*from..*from + Duration::from_secs(1)).contains(at)).count();
+    let within = |from: &Duration, at: &Duration| (*from..*from + Duration::from_secs(1)).contains(at);
+    let in_second = |from: &Duration| times.iter().filter(|at| within(from, at)).count();
     let outcome = Outcome {
         count: plan.count,
         up: times.len(),

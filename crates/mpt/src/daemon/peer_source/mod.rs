@@ -139,7 +139,7 @@ impl Daemon {
         }
     }
 
-    /// Takes the messages of the source, and asks it about unknown keys.
+    /// Takes the messages of the source, and sends questions about unknown keys.
     pub(super) fn poll_peer_source(&mut self, now: Time) {
         let Some(source) = &mut self.peer_source else { return };
         let was_open = source.connection.is_open();
