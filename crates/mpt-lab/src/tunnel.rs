@@ -251,7 +251,7 @@ pub(crate) fn ip(family: Family) -> usize {
 }
 
 /// Returns `mpt` beside this program, or the first on the search path.
-pub(crate) fn program() -> Option<PathBuf> {
+pub fn program() -> Option<PathBuf> {
     program_named("mpt")
 }
 

@@ -25,6 +25,7 @@ mod native;
 mod native_host;
 mod over_tls;
 mod paths;
+mod peer_source;
 mod peers;
 mod restart;
 mod restored;

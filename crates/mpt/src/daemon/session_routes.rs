@@ -15,7 +15,6 @@ use mpt_proto::Availability;
 use mpt_proto::time::Time;
 
 use super::Daemon;
-use crate::config::File;
 
 /// The metric of routes to a peer that uses this server.
 pub const IN_USE: u32 = 100;
@@ -80,9 +79,14 @@ impl Daemon {
         }
         let mut netlink = None;
         while let Some((index, availability)) = self.driver.endpoint.poll_availability() {
+            self.note_session(now, index, availability);
             let Some(table) = &self.file.session_routes else { continue };
-            let name = self.driver.endpoint.peers()[index].name();
-            let wanted = routes(&self.file, name, self.driver.tun_index(), **table, availability);
+            let peer = &self.driver.endpoint.peers()[index];
+            let wanted = routes(peer.networks(), self.driver.tun_index(), **table, availability);
+            let name = peer.name();
+            if wanted.is_empty() && !self.session_routes.by_peer.contains_key(name) {
+                continue;
+            }
             let result = match &mut netlink {
                 Some(netlink) => Ok(netlink),
                 none => Netlink::open().map(|opened| none.insert(opened)),
@@ -98,6 +102,9 @@ impl Daemon {
 
     /// Removes the routes of a peer that is removed.
     pub(super) fn forget_session_routes(&mut self, peer: &str) {
+        if !self.session_routes.by_peer.contains_key(peer) {
+            return;
+        }
         let removed = Netlink::open().and_then(|mut netlink| self.session_routes.set(peer, Vec::new(), &mut netlink));
         if let Err(error) = removed {
             tracing::warn!(peer, %error, "cannot remove the routes to the peer");
@@ -110,7 +117,7 @@ impl Daemon {
     }
 }
 
-fn routes(file: &File, peer: &str, device: u32, table: u32, availability: Availability) -> Vec<Route> {
+fn routes(networks: &[IpNet], device: u32, table: u32, availability: Availability) -> Vec<Route> {
     let metric = match availability {
         Availability::Unreachable => return Vec::new(),
         Availability::InReserve => IN_RESERVE,
@@ -125,10 +132,8 @@ fn routes(file: &File, peer: &str, device: u32, table: u32, availability: Availa
         source: None,
         mtu: None,
     };
-    let peer = file.peers.iter().find(|own| *own.name == peer);
     // A default route is no network of one peer.
-    let networks = peer.into_iter().flat_map(|peer| &peer.networks).filter(|net| net.prefix_len() > 0);
-    networks.map(|net| route(net)).collect()
+    networks.iter().filter(|net| net.prefix_len() > 0).map(route).collect()
 }
 
 /// Longer than handshakes over slow paths take: an initiation is repeated after a second.
