@@ -25,7 +25,7 @@ use crate::config::TokenHash;
 use crate::edit::Registry;
 use crate::registry::{Key, Peer};
 
-/// What requests are answered from.
+/// The source of all answers.
 pub struct Api {
     /// The registry.
     pub registry: Registry,
@@ -86,7 +86,7 @@ pub async fn serve(listener: TcpListener, api: Arc<Api>) {
 
 async fn respond(api: &Api, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let is_metrics = request.uri().path() == "/metrics";
-    let (status, kind, body) = if !(is_metrics && api.has_open_metrics) && !api.is_authorized(&request) {
+    let (status, kind, body) = if !(is_metrics && api.has_open_metrics || api.is_authorized(&request)) {
         (StatusCode::UNAUTHORIZED, JSON, json!({"error": "needs Authorization: Bearer TOKEN"}).to_string())
     } else if is_metrics {
         (StatusCode::OK, "text/plain; version=0.0.4", api.metrics().await)

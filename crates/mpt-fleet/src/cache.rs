@@ -21,7 +21,10 @@ pub struct Cache {
     is_loaded: bool,
 }
 
-/// What an item changed.
+/// A peer, with its value before.
+pub type ChangedPeer = (Key, Option<Peer>);
+
+/// The effect of an item.
 #[derive(Debug)]
 pub enum Changed {
     /// A peer, with its value before.
@@ -83,7 +86,7 @@ impl Cache {
 
     /// Replaces everything by what was read at a revision. Returns the changed peers with their values before, and all
     /// owners.
-    pub fn replace(&mut self, revision: u64, items: &[Item]) -> (Vec<(Key, Option<Peer>)>, HashMap<Key, Record>) {
+    pub fn replace(&mut self, revision: u64, items: &[Item]) -> (Vec<ChangedPeer>, HashMap<Key, Record>) {
         let present: HashSet<&str> = items.iter().map(|item| item.key.as_str()).collect();
         let prefix = self.prefix.clone();
         let is_gone = |place: &Place| !present.contains(prefix.key(place).as_str());

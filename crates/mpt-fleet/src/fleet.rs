@@ -1,11 +1,12 @@
 //! All state of the program, in one task. It gets events, decides, and never waits for another task.
 
+mod claims;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use serde_json::json;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{error, info, warn};
@@ -13,11 +14,11 @@ use tracing::{error, info, warn};
 use crate::cache::{Cache, Changed};
 use crate::config::Config;
 use crate::daemon::{self, Event, Message};
+use crate::etcd::Etcd;
 use crate::etcd::follow::News;
-use crate::etcd::{Change, Etcd};
 use crate::metrics::Metrics;
-use crate::owners::{Act, Owners, Record};
-use crate::registry::{Key, Load, Peer, Place, Prefix, Server};
+use crate::owners::{Owners, Record};
+use crate::registry::{Key, Load, Peer, Prefix, Server};
 
 /// Everything that the task knows.
 pub struct Fleet {
@@ -305,47 +306,6 @@ impl Fleet {
         self.server.send_if_modified(|server| std::mem::replace(&mut server.load, load) != load);
     }
 
-    /// Carries out what the claims require.
-    fn carry_out(&mut self) {
-        while let Some(act) = self.owners.poll_act() {
-            match act {
-                Act::Remove { key, owner } => {
-                    warn!("the session of {key} ends: server {owner} has a later claim");
-                    self.metrics.contradicted += 1;
-                    self.send(daemon::remove(&key, &format!("owned by server {owner}")));
-                }
-                Act::Read { key } => {
-                    let (etcd, results) = (Arc::clone(&self.etcd), self.results.clone());
-                    let name = self.prefix.key(&Place::Owner(key.clone()));
-                    tokio::spawn(async move {
-                        let found = etcd.get(&name).await.ok();
-                        let result = found.map(|(revision, item)| (revision, item.as_ref().map(record)));
-                        let _ = results.send(Outcome(key, result));
-                    });
-                }
-                Act::Write { key, expected, claim } => {
-                    self.metrics.writes += 1;
-                    let (etcd, results) = (Arc::clone(&self.etcd), self.results.clone());
-                    let name = self.prefix.key(&Place::Owner(key.clone()));
-                    tokio::spawn(async move {
-                        let value = claim.map(|(claim, lease)| (json!(claim).to_string(), lease));
-                        let value = value.as_ref().map(|(text, lease)| (text.as_bytes(), *lease));
-                        let changed = etcd.change(&Change { key: &name, expected, value }).await;
-                        let result = changed.ok().map(|changed| match changed.is_made {
-                            true => {
-                                let written = changed.revision;
-                                let record = claim.map(|(claim, lease)| Record { claim: Some(claim), written, lease });
-                                (written, record)
-                            }
-                            false => (changed.revision, changed.found.as_ref().map(record)),
-                        });
-                        let _ = results.send(Outcome(key, result));
-                    });
-                }
-            }
-        }
-    }
-
     fn send_removal(&mut self, key: &Key, reason: &'static str) {
         self.metrics.removed += 1;
         self.tunnel.known.remove(key);
@@ -395,11 +355,6 @@ impl Fleet {
             ("owned", "Peers that belong to this server", self.owners.owned() as u64),
         ])
     }
-}
-
-fn record(item: &crate::etcd::Item) -> Record {
-    let claim = item.value.as_deref().and_then(|bytes| serde_json::from_slice(bytes).ok());
-    Record { claim, written: item.revision, lease: item.lease }
 }
 
 /// Between ticks.

@@ -1,10 +1,10 @@
 //! The lease of this server and its record `servers/ID`.
 
-use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use nix::sys::utsname::uname;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::etcd::{Change, Error, Etcd};
 use crate::registry::{Place, Prefix, Server};
 
-/// What the registration of this server works with.
+/// The registration of this server.
 pub struct Registration {
     /// The registry.
     pub etcd: Arc<Etcd>,
@@ -87,9 +87,8 @@ impl Registration {
         let id = self.config.server_id;
         Failure::new(
             format!("server_id {id} is in use by another server of the cluster: {by}"),
-            format!(
-                "give each server its own server_id, in fleet.toml and in the file of the tunnel; `mpt-fleet server list` shows {id} and the others"
-            ),
+            "give each server its own server_id, in fleet.toml and in the file of the tunnel; \
+             mpt-fleet server list shows those in use",
         )
     }
 
@@ -115,7 +114,7 @@ impl Registration {
             if written.elapsed() < UPDATE {
                 continue;
             }
-            // The watch must have reported the update before the last one by now. To read everything takes some seconds.
+            // The watch must have reported the previous update by now; to read everything again takes some seconds.
             let seen = self.seen.load(Ordering::Relaxed);
             behind = if seen > 0 && seen < revision { behind + 1 } else { 0 };
             if behind == 2 {
@@ -164,10 +163,10 @@ impl Registration {
 
 /// Returns a name for this process: host, process and a random number.
 pub fn instance() -> String {
-    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = uname().map(|names| names.nodename().to_string_lossy().into_owned()).unwrap_or_default();
     let mut random = [0; 4];
     let _ = getrandom::fill(&mut random);
-    format!("{}, process {}, {:08x}", host.trim(), std::process::id(), u32::from_ne_bytes(random))
+    format!("{}, process {}, {:08x}", host, std::process::id(), u32::from_ne_bytes(random))
 }
 
 /// Between attempts to register.

@@ -1,12 +1,12 @@
 //! The server to which a site belongs: `owners/KEY`.
 //!
-//! Each server has one [`Owners`], a state machine without clock and I/O. Its input: sessions of the server, records of
-//! the registry as they are seen, results of its own writes, and ticks. Its output: writes, reads, and sessions to end.
+//! Each server has one [`Owners`], a state machine without clock and I/O. Its input is sessions of the server, records
+//! of the registry, results of its own requests, and ticks. Its output is writes, reads, and sessions to end.
 //!
 //! A record carries a [`Token`]. A server replaces the record of another one only by a greater token:
 //!
 //! - A handshake has the token of its timestamp, since a site's later handshake has a later timestamp.
-//! - A site that changes its server without a handshake, to a session that it held in reserve, has made its choice later
+//! - A site that changes its server without a handshake, to a session it held in reserve, has made its choice later
 //!   than every claim that is in the registry. The new token is the record's, with `turn` raised by one.
 //!
 //! A server whose session is in use while another one holds the record with a token that is not smaller gives up that
