@@ -109,7 +109,11 @@ impl Registration {
                     warn!("{error}; sessions stay, and no site is taken over until etcd answers");
                     return;
                 }
-                Err(_) => continue,
+                // A watch at a member that is silent notices nothing by itself.
+                Err(_) => {
+                    self.again.notify_one();
+                    continue;
+                }
             }
             if written.elapsed() < UPDATE {
                 continue;

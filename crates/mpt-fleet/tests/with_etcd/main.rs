@@ -92,6 +92,31 @@ fn without_etcd_answers_come_from_the_copy_and_after_a_compaction_all_is_read_ag
 }
 
 #[test]
+fn a_server_that_is_cut_off_keeps_its_sessions_and_claims_nothing() {
+    let Some(etcd) = Etcd::start() else { return };
+    etcd.admit(SITE, "farm");
+    let fleet = Fleet::start(&etcd, 3);
+    fleet.wait_until_ready();
+    let mut tunnel = fleet.tunnel();
+    tunnel.up(SITE, 100, "use");
+    wait_for("the owner", || etcd.owner(SITE) == Some(3));
+    etcd.signal("-STOP");
+    wait_for("the metrics to show it", || fleet.metric("etcd_connected") == 0 && fleet.metric("registered") == 0);
+    assert!(tunnel.ask(1, SITE)["peer"].is_string());
+    let writes = fleet.metric("owner_writes_total");
+    tunnel.up(OTHER, 100, "use");
+    assert_eq!(tunnel.next()["reason"], "unknown key");
+    tunnel.up(SITE, 120, "use");
+    assert!(tunnel.is_silent_for(Duration::from_secs(2)));
+    assert_eq!(fleet.metric("owner_writes_total"), writes);
+    etcd.signal("-CONT");
+    fleet.wait_until_ready();
+    let timestamp = || etcd.get(&format!("owners/{SITE}")).map(|owner| owner["timestamp"].clone());
+    wait_for("the later handshake", || timestamp() == Some("000000000000000000000078".into()));
+    assert!(tunnel.is_silent_for(Duration::from_secs(2)));
+}
+
+#[test]
 fn an_expired_lease_is_replaced_and_no_session_ends() {
     let Some(etcd) = Etcd::start() else { return };
     etcd.admit(SITE, "farm");

@@ -74,6 +74,12 @@ impl Etcd {
         wait_for("etcd", || self.try_ctl(&["endpoint", "health"]).status.success());
     }
 
+    /// Stops or continues the process, as a network that drops everything does.
+    pub fn signal(&self, signal: &str) {
+        let process = self.child.as_ref().unwrap().id().to_string();
+        assert!(Command::new("kill").args([signal, &process]).status().unwrap().success());
+    }
+
     pub fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
