@@ -1,0 +1,243 @@
+//! The socket of the tunnel: `docs/peer-source.md`.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
+use tracing::warn;
+
+use crate::Failure;
+use crate::owners::timestamp;
+use crate::registry::Key;
+
+/// A message of the tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// The first one.
+    Hello {
+        /// Version of the messages.
+        version: u64,
+        /// Number of the server.
+        server_id: u64,
+        /// Its public key.
+        public_key: Key,
+    },
+    /// A peer has a session, or makes another use of it.
+    Up {
+        /// The peer.
+        key: Key,
+        /// Timestamp of the handshake.
+        timestamp: u128,
+        /// It does not use another server.
+        in_use: bool,
+    },
+    /// A peer has no session any more.
+    Down {
+        /// The peer.
+        key: Key,
+    },
+    /// A question about a peer.
+    Ask {
+        /// Number of the question.
+        number: u64,
+        /// The peer.
+        key: Key,
+    },
+}
+
+/// An event of a connection.
+#[derive(Debug)]
+pub enum Event {
+    /// A tunnel connected; the sender takes lines for it, and the connection ends when it is dropped.
+    Connected(u64, mpsc::Sender<String>),
+    /// A message.
+    Message(u64, Message),
+    /// A line that is no message.
+    Nonsense(u64),
+    /// The connection ended.
+    Closed(u64),
+}
+
+impl Message {
+    /// Reads a line.
+    pub fn parse(line: &[u8]) -> Option<Self> {
+        let value: Value = serde_json::from_slice(line).ok()?;
+        let key = |member: &str| value[member].as_str()?.parse().ok();
+        if let Some(version) = value["hello"].as_u64() {
+            return Some(Self::Hello {
+                version,
+                server_id: value["server_id"].as_u64()?,
+                public_key: key("public_key")?,
+            });
+        }
+        if let Some(number) = value["ask"].as_u64() {
+            return Some(Self::Ask { number, key: key("key")? });
+        }
+        match value["event"].as_str()? {
+            "up" => {
+                let in_use = match value["role"].as_str()? {
+                    "use" => true,
+                    "reserve" => false,
+                    _ => return None,
+                };
+                Some(Self::Up { key: key("key")?, timestamp: timestamp(value["timestamp"].as_str()?)?, in_use })
+            }
+            "down" => Some(Self::Down { key: key("key")? }),
+            _ => None,
+        }
+    }
+}
+
+/// Returns the line that answers a question by the body of a `[[peer]]` table, or by a refusal.
+pub fn answer(number: u64, peer: Result<String, String>) -> String {
+    match peer {
+        Ok(table) => json!({"answer": number, "peer": table}),
+        Err(reason) => json!({"answer": number, "no": reason}),
+    }
+    .to_string()
+}
+
+/// Returns the line that ends the session of a peer.
+pub fn remove(key: &Key, reason: &str) -> String {
+    json!({"remove": key, "reason": reason}).to_string()
+}
+
+/// Returns the line that makes the sites move to other servers.
+pub fn drain() -> String {
+    json!({"drain": true}).to_string()
+}
+
+/// Opens the socket. A socket that a killed process left is replaced. The mode is that of the process' umask.
+///
+/// # Errors
+/// Another process listens there; the folder is absent or may not be written.
+pub fn bind(path: &Path) -> Result<UnixListener, Failure> {
+    let name = path.display();
+    if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
+        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+            let hint = "one mpt-fleet serves one tunnel; socket = ... in fleet.toml chooses another path";
+            return Err(Failure::new(format!("another process listens at {name}"), hint));
+        }
+        let _ = fs::remove_file(path);
+    }
+    UnixListener::bind(path).map_err(|error| {
+        Failure::new(
+            format!("cannot listen at {name}: {error}"),
+            "the folder must exist; the user of mpt-fleet owns it",
+        )
+    })
+}
+
+/// Accepts connections, and reports what they send.
+pub async fn serve(listener: UnixListener, events: mpsc::Sender<Event>) {
+    for number in 1.. {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                warn!("cannot accept a connection of the tunnel: {error}");
+                tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+                continue;
+            }
+        };
+        tokio::spawn(connection(number, stream, events.clone()));
+    }
+}
+
+async fn connection(number: u64, stream: UnixStream, events: mpsc::Sender<Event>) {
+    let (read, mut write) = stream.into_split();
+    let (sender, mut lines) = mpsc::channel::<String>(LINES);
+    if events.send(Event::Connected(number, sender)).await.is_err() {
+        return;
+    }
+    let writer = async move {
+        while let Some(line) = lines.recv().await {
+            write.write_all(format!("{line}\n").as_bytes()).await?;
+        }
+        Ok::<(), io::Error>(())
+    };
+    tokio::select! {
+        _ = writer => {}
+        _ = read_lines(number, BufReader::new(read), &events) => {}
+    }
+    let _ = events.send(Event::Closed(number)).await;
+}
+
+async fn read_lines(
+    number: u64,
+    mut reader: BufReader<tokio::net::unix::OwnedReadHalf>,
+    events: &mpsc::Sender<Event>,
+) -> io::Result<()> {
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        (&mut reader).take(MAX_LINE).read_until(b'\n', &mut line).await?;
+        if line.pop() != Some(b'\n') {
+            return Ok(());
+        }
+        let event = match Message::parse(&line) {
+            Some(message) => Event::Message(number, message),
+            None => Event::Nonsense(number),
+        };
+        if events.send(event).await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
+/// The longest line.
+const MAX_LINE: u64 = 16 << 10;
+/// Lines that wait for a tunnel. One that reads none any more loses its connection.
+const LINES: usize = 16 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "sHPDD7Vu50boeUMKXgJe7lrDM/vVYbodEmjG4KDHYSQ=";
+
+    fn parse(text: &str) -> Option<Message> {
+        Message::parse(text.replace("KEY", KEY).as_bytes())
+    }
+
+    #[test]
+    fn each_message_of_the_page_is_read_and_unknown_members_are_ignored() {
+        let key: Key = KEY.parse().unwrap();
+        let hello = parse(r#"{"hello": 1, "server_id": 3, "public_key": "KEY", "colour": "red"}"#);
+        assert_eq!(hello, Some(Message::Hello { version: 1, server_id: 3, public_key: key.clone() }));
+        let up = parse(r#"{"event":"up","key":"KEY","name":"n","timestamp":"4000000000000000000000ff","role":"use"}"#);
+        let timestamp = (0x40 << 88) + 0xff;
+        assert_eq!(up, Some(Message::Up { key: key.clone(), timestamp, in_use: true }));
+        assert_eq!(parse(r#"{"event": "down", "key": "KEY"}"#), Some(Message::Down { key: key.clone() }));
+        assert_eq!(parse(r#"{"ask": 12, "key": "KEY", "timestamp": ""}"#), Some(Message::Ask { number: 12, key }));
+    }
+
+    #[test]
+    fn other_lines_are_no_messages() {
+        for line in [
+            "",
+            "{",
+            "[]",
+            "null",
+            r#"{"ask": -1, "key": "KEY"}"#,
+            r#"{"ask": 1, "key": "short"}"#,
+            r#"{"event": "up", "key": "KEY", "timestamp": "+00000000000000000000001", "role": "use"}"#,
+            r#"{"event": "up", "key": "KEY", "timestamp": "000000000000000000000001", "role": "both"}"#,
+            r#"{"event": "sideways", "key": "KEY"}"#,
+            r#"{"hello": 1, "server_id": 3}"#,
+        ] {
+            assert_eq!(parse(line), None, "{line}");
+        }
+        assert_eq!(Message::parse(b"\xff\xfe"), None);
+    }
+
+    #[test]
+    fn answers_are_lines() {
+        let text = answer(12, Ok("name = \"a\"\n".into()));
+        assert!(!text.contains('\n') && text.contains(r#""answer":12"#), "{text}");
+    }
+}

@@ -1,0 +1,218 @@
+//! `mpt-fleet`: peers of many servers from one registry.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use base64ct::{Base64UrlUnpadded, Encoding as _};
+use clap::{Parser, Subcommand};
+use ipnet::IpNet;
+use mpt_fleet::Failure;
+use mpt_fleet::api::{self, Api};
+use mpt_fleet::config::{Config, DEFAULT_FILE};
+use mpt_fleet::daemon;
+use mpt_fleet::edit::Registry;
+use mpt_fleet::etcd::{Etcd, follow};
+use mpt_fleet::fleet::{Fleet, Inputs};
+use mpt_fleet::lease::{self, Registration};
+use mpt_fleet::registry::{Key, Load, Name, Peer, Prefix, Server, ServerId};
+use nix::sys::stat::{Mode, umask};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Notify, mpsc, watch};
+
+/// Peers of many MPT servers from one registry in etcd
+#[derive(Parser)]
+#[command(name = "mpt-fleet", version = env!("MPT_VERSION"))]
+struct Cli {
+    /// The configuration
+    #[arg(long, global = true, default_value = DEFAULT_FILE)]
+    config: PathBuf,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Answer the peer source of the tunnel on this host
+    Run,
+    /// Peers of the registry
+    #[command(subcommand)]
+    Peer(PeerCommand),
+    /// Servers of the registry
+    #[command(subcommand)]
+    Server(ServerCommand),
+    /// Make the sites of a server move to others
+    Drain {
+        /// The server
+        id: ServerId,
+        /// Admit sites again, after the tunnel has been restarted
+        #[arg(long)]
+        end: bool,
+    },
+    /// Make a token for HTTP, and the hash for the configuration
+    Token,
+}
+
+#[derive(Subcommand)]
+enum PeerCommand {
+    /// Admit a site
+    Add {
+        /// Its public key
+        key: Key,
+        /// Its name
+        #[arg(long)]
+        name: Name,
+        /// A network of the site inside the tunnel; repeat for more
+        #[arg(long = "network", required = true)]
+        networks: Vec<IpNet>,
+        /// A server that may admit it; repeat for more, leave out for all
+        #[arg(long = "server")]
+        servers: Option<Vec<ServerId>>,
+    },
+    /// End the sessions of a site and admit it no more
+    Revoke {
+        /// Its public key
+        key: Key,
+    },
+    /// Delete a site
+    Delete {
+        /// Its public key
+        key: Key,
+    },
+    /// Show all sites
+    List,
+}
+
+#[derive(Subcommand)]
+enum ServerCommand {
+    /// Show the servers that run
+    List,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).with_ansi(false).init();
+    // The socket is for its owner alone.
+    umask(Mode::from_bits_truncate(0o177));
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: cannot start: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(run(cli)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(cli: Cli) -> Result<(), Failure> {
+    if matches!(cli.command, Command::Token) {
+        return token();
+    }
+    let config = Config::load(&cli.config)?;
+    let etcd = Arc::new(Etcd::new(&config.etcd)?);
+    let registry = Registry { etcd: Arc::clone(&etcd), prefix: Prefix::new(&config.cluster) };
+    match cli.command {
+        Command::Run => serve(config, etcd, registry).await,
+        Command::Peer(PeerCommand::Add { key, name, networks, servers }) => {
+            registry.add(&key, &Peer { name, networks, servers, revoked: false }).await
+        }
+        Command::Peer(PeerCommand::Revoke { key }) => registry.revoke(&key).await,
+        Command::Peer(PeerCommand::Delete { key }) => registry.delete(&key).await,
+        Command::Peer(PeerCommand::List) => {
+            for (key, peer) in registry.peers().await? {
+                let networks: Vec<_> = peer.networks.iter().map(IpNet::to_string).collect();
+                println!("{key} {} {}{}", peer.name, networks.join(","), if peer.revoked { " revoked" } else { "" });
+            }
+            Ok(())
+        }
+        Command::Server(ServerCommand::List) => {
+            for (id, (server, draining)) in registry.servers().await? {
+                let addresses: Vec<_> = server.addresses.iter().map(SocketAddr::to_string).collect();
+                let key = server.public_key.map_or_else(|| "not-connected".to_owned(), |key| key.to_string());
+                let Load { sessions, in_use } = server.load;
+                let state = if draining { " draining" } else { "" };
+                println!("{id} {key} {} {sessions} sessions, {in_use} in use{state}", addresses.join(","));
+            }
+            Ok(())
+        }
+        Command::Drain { id, end } => registry.drain(id, !end).await,
+        Command::Token => Ok(()),
+    }
+}
+
+async fn serve(config: Config, etcd: Arc<Etcd>, registry: Registry) -> Result<(), Failure> {
+    let socket = daemon::bind(&config.socket)?;
+    let http = api::bind(config.api.listen).await?;
+    let (events, tunnel) = mpsc::channel(1024);
+    let (news_sender, news) = mpsc::channel(64);
+    let (lease_sender, leases) = mpsc::channel(4);
+    let (scrape_sender, scrapes) = mpsc::channel(16);
+    let (result_sender, results) = mpsc::unbounded_channel();
+    let (seen, again) = (Arc::new(AtomicU64::new(0)), Arc::new(Notify::new()));
+    let record = Server {
+        addresses: config.addresses.clone(),
+        public_key: None,
+        load: Load::default(),
+        instance: lease::instance(),
+    };
+    let (server, server_receiver) = watch::channel(record);
+    tokio::spawn(daemon::serve(socket, events));
+    tokio::spawn(follow::follow(
+        Arc::clone(&etcd),
+        registry.prefix.as_str().to_owned(),
+        news_sender,
+        Arc::clone(&again),
+    ));
+    let api = Api {
+        tokens: config.api.tokens.clone(),
+        has_open_metrics: config.api.listen.ip().is_loopback(),
+        registry,
+        scrapes: scrape_sender,
+    };
+    tokio::spawn(api::serve(http, Arc::new(api)));
+    let registration = Registration {
+        etcd: Arc::clone(&etcd),
+        config: config.clone(),
+        server: server_receiver,
+        seen: Arc::clone(&seen),
+        again,
+        leases: lease_sender,
+    };
+    let fleet = Fleet::new(config, etcd, server, seen, result_sender);
+    let stop = stop()?;
+    tokio::select! {
+        () = fleet.run(Inputs { tunnel, news, leases, scrapes, results }, stop) => Ok(()),
+        failure = registration.run() => Err(failure),
+    }
+}
+
+/// Returns when a signal ends the process.
+fn stop() -> Result<impl Future<Output = ()>, Failure> {
+    let on =
+        |kind| signal(kind).map_err(|error| Failure::new(format!("cannot wait for signals: {error}"), "restart it"));
+    let (mut terminate, mut interrupt) = (on(SignalKind::terminate())?, on(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
+fn token() -> Result<(), Failure> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(|error| Failure::new(format!("no random numbers: {error}"), "try again"))?;
+    let token = Base64UrlUnpadded::encode_string(&bytes);
+    let hash: String = digest(&SHA256, token.as_bytes()).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    println!("token: {token}\nhash:  sha256:{hash}");
+    Ok(())
+}
