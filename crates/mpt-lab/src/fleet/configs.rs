@@ -61,11 +61,11 @@ pub fn bird_of_server(server: Server) -> String {
         "router id {own};\nipv4 table sites;\nprotocol device {{}}\n\
          protocol bfd {{ interface \"lan0\" {{ interval 100 ms; multiplier 3; }}; }}\n\
          protocol kernel tunnel {{ learn; kernel table 77; ipv4 {{ table sites; import all; export none; }}; }}\n\
-         template bgp router {{ local {own} as 65010; direct; bfd on; ipv4 {{ table sites; import none; next hop self;\n\
+         template bgp centre {{ local {own} as 65010; direct; bfd on; ipv4 {{ table sites; import none; next hop self;\n\
          export filter {{ if krt_metric = 100 then bgp_local_pref = 200; else bgp_local_pref = 100; accept; }}; }}; }}\n"
     );
     for number in 1..=ROUTERS {
-        writeln!(text, "protocol bgp router{number} from router {{ neighbor 10.88.0.{number} as 65010; }}")
+        writeln!(text, "protocol bgp router{number} from centre {{ neighbor 10.88.0.{number} as 65010; }}")
             .expect("a string takes everything");
     }
     text

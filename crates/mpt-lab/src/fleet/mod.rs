@@ -1,5 +1,5 @@
-//! A fleet: sites with two uplinks each, servers with a registry in etcd, and routers that learn the way to each site by
-//! BGP. The servers are killed one after the other while a host behind the routers talks to every site.
+//! A fleet: sites with two uplinks each, servers with a registry in etcd, and routers that learn the way to each site
+//! by BGP. The servers are killed one after the other while a host behind the routers talks to every site.
 //!
 //! ```text
 //!   site 1..N ==== internet ---- server 1..3 ---- lan ---- router 1, 2 ---- core ---- centre
@@ -50,6 +50,7 @@ impl Fleet {
         world.admit_sites()?;
         world.start_sites()?;
         world.wait("a session of each site at two servers", |world| world.uses().iter().all(Option::is_some))?;
+        world.wait("routes to all sites at the routers", World::has_routes)?;
         let probes: Vec<_> = (0..self.sites).map(|site| Probe::connect(&world, site)).collect::<Result<_>>()?;
         let (stop, start) = (AtomicBool::new(false), Instant::now());
         thread::scope(|scope| {

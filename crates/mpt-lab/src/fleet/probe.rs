@@ -1,4 +1,5 @@
-//! A TCP connection from the centre to a site. The centre sends a number, waits for its return, and goes on 10 ms later.
+//! A TCP connection from the centre to a site. The centre sends a number, waits for its return, and continues 10 ms
+//! later.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -8,7 +8,7 @@ use super::probe::Waits;
 use crate::chart::{self, Chart, Line};
 use crate::error::Result;
 
-/// What the centre saw while servers died.
+/// The answers that the centre got while servers died.
 #[derive(Debug)]
 pub struct FleetResult {
     /// The deaths in order.

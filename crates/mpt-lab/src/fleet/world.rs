@@ -301,6 +301,14 @@ impl World {
         (0..self.sites.len()).map(used).collect()
     }
 
+    /// Returns true if every router knows the way to each site.
+    pub fn has_routes(&self) -> bool {
+        self.routers.iter().all(|router| {
+            let routes = router.sh("ip route show").unwrap_or_default();
+            (1..=self.sites.len()).all(|site| routes.contains(&format!("10.80.{site}.0/24 ")))
+        })
+    }
+
     /// Returns the server whose etcd leads.
     pub fn leader(&self) -> Option<Server> {
         let endpoints: Vec<_> = (0..SERVERS).map(|other| format!("http://{}:2379", Server(other).inner())).collect();

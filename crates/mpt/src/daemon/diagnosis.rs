@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use mpt_linux::netlink::Prefix;
+use mpt_proto::ServerUse;
 use mpt_proto::crypto::association::SharedKey;
 use mpt_proto::drops::Dropped;
 use mpt_proto::endpoint::Endpoint;
@@ -92,8 +93,9 @@ impl Diagnosis {
     }
 
     fn log_silent(&mut self, now: Time, called: &[PeerStatus]) {
-        let silent = called.iter().filter(|peer| !peer.paths.is_empty() && !is_alive(peer));
-        let silent: Vec<_> = silent.collect();
+        // A server that is not needed is not called.
+        let is_called = |peer: &&PeerStatus| !peer.paths.is_empty() && peer.server != Some(ServerUse::Idle);
+        let silent: Vec<_> = called.iter().filter(is_called).filter(|peer| !is_alive(peer)).collect();
         self.silent.retain(|name, _| silent.iter().any(|peer| peer.name == *name));
         for peer in silent {
             let next = self.silent.entry(peer.name.clone()).or_insert(now + PATIENCE);
