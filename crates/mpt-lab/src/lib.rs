@@ -18,6 +18,7 @@ pub mod plan;
 pub mod progress;
 pub mod report;
 pub mod selftest;
+pub mod sites;
 pub mod sys;
 pub mod topology;
 pub mod traffic;

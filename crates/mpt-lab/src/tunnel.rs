@@ -251,7 +251,7 @@ pub(crate) fn ip(family: Family) -> usize {
 }
 
 /// Returns the program beside this one, or the first on the search path.
-pub(crate) fn program() -> Option<PathBuf> {
+pub fn program() -> Option<PathBuf> {
     let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.to_owned()));
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = beside.into_iter().chain(std::env::split_paths(&path));

@@ -14,8 +14,9 @@
 mod handshake;
 mod peers;
 mod servers;
+mod unknown_keys;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -37,6 +38,8 @@ use crate::trace::TraceRecord;
 use crate::tx::{self, Transmit, TxQueue};
 use crate::wake::WakeReason;
 use crate::wire::native::Header;
+use unknown_keys::UnknownKeys;
+pub use unknown_keys::{MAX_QUESTIONS, MAX_REFUSED_KEYS, QUESTION_TIME, REFUSED_TIME, UnknownKey};
 
 /// One end of a tunnel.
 #[derive(Debug)]
@@ -44,7 +47,9 @@ pub struct Endpoint {
     mtu: usize,
     sessions: Option<SessionTable>,
     peers: Vec<Peer>,
-    routes: Arc<Routes>,
+    /// The index of each peer, by its name.
+    names: HashMap<String, usize>,
+    routes: Routes,
     sources: HashMap<(LinkId, IpAddr), (usize, PathId)>,
     tx: TxQueue,
     tun: Coalescer,
@@ -52,6 +57,8 @@ pub struct Endpoint {
     moderation: Moderation,
     /// Peers whose queue is full.
     crowded: BTreeSet<usize>,
+    /// Peers whose paths do not all carry packets of the MTU, and what they carry.
+    narrow: BTreeMap<usize, usize>,
     /// Links whose socket is full.
     blocked: BTreeSet<LinkId>,
     /// Peers that have events and were flushed since.
@@ -69,6 +76,8 @@ pub struct Endpoint {
     server_events: VecDeque<ServerEvent>,
     /// Peers whose availability changed since [`Self::poll_availability`].
     available: BTreeSet<usize>,
+    /// Initiations of keys that no peer has.
+    unknown_keys: UnknownKeys,
 }
 
 /// A TUN read shorter than this is copied: the queue's limit counts bytes, and a packet in a buffer of four times its
@@ -88,20 +97,21 @@ impl Endpoint {
         Self::with(now, config, Some(sessions))
     }
 
-    fn with(now: Time, config: &Config, mut sessions: Option<SessionTable>) -> Self {
-        let (mtu, numbered) = (config.mtu.min(LARGEST), config.peers.iter().enumerate());
-        let peers = numbered.map(|(index, peer)| Self::make_peer(now, index, mtu, peer, sessions.as_mut())).collect();
+    fn with(now: Time, config: &Config, sessions: Option<SessionTable>) -> Self {
         let mut endpoint = Self {
-            mtu,
-            peers,
+            mtu: config.mtu.min(LARGEST),
+            peers: Vec::with_capacity(config.peers.len()),
             sessions,
-            routes: Arc::default(),
+            routes: Routes::default(),
+            names: HashMap::new(),
+            unknown_keys: UnknownKeys::default(),
             sources: HashMap::new(),
             tx: TxQueue::default(),
             tun: Coalescer::new(config.merge),
             ready: ReadyQueue::default(),
             moderation: Moderation::default(),
             crowded: BTreeSet::new(),
+            narrow: BTreeMap::new(),
             blocked: BTreeSet::new(),
             eventful: Vec::new(),
             spare: Vec::new(),
@@ -113,7 +123,7 @@ impl Endpoint {
             server_events: VecDeque::new(),
             available: BTreeSet::new(),
         };
-        endpoint.number_peers();
+        endpoint.add_peers(now, &config.peers);
         endpoint
     }
 
@@ -125,8 +135,7 @@ impl Endpoint {
     /// Returns the indexes of the peers whose paths do not all carry packets of [`Self::mtu`], with the largest packet
     /// in bytes that they carry.
     pub fn narrow_peers(&self) -> impl Iterator<Item = (usize, usize)> {
-        let carried = self.peers.iter().map(Peer::path_mtu).enumerate();
-        carried.filter_map(|(peer, carried)| Some((peer, carried.filter(|carried| *carried < self.mtu)?)))
+        self.narrow.iter().map(|(peer, carried)| (*peer, *carried))
     }
 
     /// Returns true if inner packets are accepted. False while the queues of all peers are full: the TUN device's queue
@@ -250,8 +259,8 @@ impl Endpoint {
                 return Some(batch);
             }
             let Some(index) = self.ready.pop_dirty() else { break };
-            let Self { peers, tx, tun, spare, sessions, blocked, .. } = self;
-            peers[index].flush(&mut Turn { now, tx, tun, spare, sessions: sessions.as_mut() }, blocked);
+            let Self { peers, tx, tun, spare, sessions, blocked, routes, .. } = self;
+            peers[index].flush(&mut Turn { now, tx, tun, spare, sessions: sessions.as_mut(), routes }, blocked);
             self.moderation.on_flush(self.peers[index].wake_interval(now));
             self.ready.set_deadline(index, self.peers[index].next_deadline());
             self.note(index);
@@ -361,11 +370,15 @@ impl Endpoint {
         self.ready.mark_all();
     }
 
-    /// Notes whether the peer's queue is full, and whether it has events.
+    /// Notes whether the peer's queue is full, what its paths carry, and whether it has events.
     fn note(&mut self, peer: usize) {
         match self.peers[peer].has_room() {
             true => self.crowded.remove(&peer),
             false => self.crowded.insert(peer),
+        };
+        match self.peers[peer].path_mtu().filter(|carried| *carried < self.mtu) {
+            Some(carried) => self.narrow.insert(peer, carried),
+            None => self.narrow.remove(&peer),
         };
         if self.peers[peer].update_availability() {
             self.available.insert(peer);
@@ -377,8 +390,8 @@ impl Endpoint {
 
     /// Splits the endpoint into its peers and a turn for them.
     fn split(&mut self, now: Time) -> (&mut [Peer], Turn<'_>) {
-        let Self { peers, tx, tun, spare, sessions, .. } = self;
-        (peers, Turn { now, tx, tun, spare, sessions: sessions.as_mut() })
+        let Self { peers, tx, tun, spare, sessions, routes, .. } = self;
+        (peers, Turn { now, tx, tun, spare, sessions: sessions.as_mut(), routes })
     }
 
     fn exchange(&mut self, buffer: &mut Vec<u8>) -> Vec<u8> {

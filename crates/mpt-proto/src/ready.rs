@@ -19,11 +19,31 @@ pub(crate) struct ReadyQueue {
 }
 
 impl ReadyQueue {
-    /// Makes a queue with this number of peers, all dirty and without deadlines.
-    pub(crate) fn new(peers: usize) -> Self {
-        let mut ready = Self { deadline_of: vec![None; peers], ..Self::default() };
-        ready.mark_all();
-        ready
+    /// Adds a peer behind the others: dirty, and without a deadline.
+    pub(crate) fn push(&mut self) {
+        let peer = self.deadline_of.len();
+        self.deadline_of.push(None);
+        self.is_dirty.push(false);
+        self.mark(peer);
+    }
+
+    /// Removes a peer. The last one takes its index.
+    pub(crate) fn swap_remove(&mut self, removed: usize) {
+        let last = self.deadline_of.len() - 1;
+        let deadline = self.deadline_of[last];
+        self.set_deadline(removed, None);
+        self.set_deadline(last, None);
+        if self.is_dirty[removed] {
+            self.dirty.retain(|peer| *peer != removed);
+        }
+        if self.is_dirty[last] {
+            self.dirty.iter_mut().filter(|peer| **peer == last).for_each(|peer| *peer = removed);
+        }
+        self.is_dirty.swap_remove(removed);
+        self.deadline_of.swap_remove(removed);
+        if removed != last {
+            self.set_deadline(removed, deadline);
+        }
     }
 
     /// Marks a peer as dirty.
@@ -80,9 +100,32 @@ mod tests {
 
     use super::*;
 
+    fn queue(peers: usize) -> ReadyQueue {
+        let mut ready = ReadyQueue::default();
+        (0..peers).for_each(|_| ready.push());
+        ready
+    }
+
+    #[test]
+    fn the_last_peer_takes_the_place_of_a_removed_one() {
+        let at = |ms| Some((Time::after(Duration::from_millis(ms)), WakeReason::Hold));
+        let mut ready = queue(4);
+        (0..4).for_each(|peer| ready.set_deadline(peer as usize, at(10 + peer)));
+        while ready.pop_dirty().is_some() {}
+        [1, 3].into_iter().for_each(|peer| ready.mark(peer));
+        ready.swap_remove(1);
+        assert_eq!((ready.dirty(), ready.next_deadline()), (&[1][..], at(10)));
+        ready.swap_remove(0);
+        assert_eq!((ready.dirty(), ready.next_deadline()), (&[1][..], at(12)));
+        ready.swap_remove(1);
+        assert_eq!((ready.dirty(), ready.next_deadline()), (&[][..], at(12)));
+        ready.swap_remove(0);
+        assert_eq!((ready.pop_dirty(), ready.next_deadline()), (None, None));
+    }
+
     #[test]
     fn a_marked_peer_is_in_the_queue_once() {
-        let mut ready = ReadyQueue::new(3);
+        let mut ready = queue(3);
         while ready.pop_dirty().is_some() {}
         [2, 0, 2].into_iter().for_each(|peer| ready.mark(peer));
         assert_eq!(ready.dirty(), [2, 0]);
@@ -93,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_peer_has_one_deadline_the_last_that_was_set() {
-        let mut ready = ReadyQueue::new(2);
+        let mut ready = queue(2);
         let at = |ms| Time::after(Duration::from_millis(ms));
         ready.set_deadline(0, Some((at(5), WakeReason::Hold)));
         ready.set_deadline(1, Some((at(3), WakeReason::Hold)));

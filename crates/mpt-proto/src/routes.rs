@@ -1,6 +1,7 @@
 //! Finds the peer of an inner address by longest prefix match.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -11,8 +12,8 @@ use ipnet::IpNet;
 /// routes.
 #[derive(Debug, Default)]
 pub struct Routes {
-    /// Prefix lengths in use, longest first, IPv4 and IPv6.
-    lengths: [Vec<u8>; 2],
+    /// Prefix lengths in use, longest first, with the number of prefixes; IPv4 and IPv6.
+    lengths: [BTreeMap<Reverse<u8>, usize>; 2],
     peers: HashMap<IpNet, Vec<usize>>,
 }
 
@@ -20,29 +21,61 @@ impl Routes {
     /// Makes a table. Among peers with equal prefixes the first has precedence.
     pub fn new(prefixes: impl IntoIterator<Item = (IpNet, usize)>) -> Self {
         let mut routes = Self::default();
-        for (net, peer) in prefixes {
-            let net = net.trunc();
-            routes.peers.entry(net).or_default().push(peer);
-            routes.lengths[family(&net.addr())].push(net.prefix_len());
-        }
-        for lengths in &mut routes.lengths {
-            lengths.sort_unstable_by(|a, b| b.cmp(a));
-            lengths.dedup();
-        }
+        prefixes.into_iter().for_each(|(net, peer)| routes.add(net, peer));
         routes
+    }
+
+    /// Adds a prefix of a peer. The peers that have it already have precedence.
+    pub fn add(&mut self, net: IpNet, peer: usize) {
+        let net = net.trunc();
+        let peers = self.peers.entry(net).or_default();
+        if peers.is_empty() {
+            *self.lengths[family(&net.addr())].entry(Reverse(net.prefix_len())).or_default() += 1;
+        }
+        peers.push(peer);
+    }
+
+    /// Removes a prefix of a peer.
+    pub fn remove(&mut self, net: IpNet, peer: usize) {
+        let net = net.trunc();
+        let Some(peers) = self.peers.get_mut(&net) else { return };
+        let Some(at) = peers.iter().position(|own| *own == peer) else { return };
+        peers.remove(at);
+        if !peers.is_empty() {
+            return;
+        }
+        self.peers.remove(&net);
+        let lengths = &mut self.lengths[family(&net.addr())];
+        if let Some(count) = lengths.get_mut(&Reverse(net.prefix_len())) {
+            *count -= 1;
+            if *count == 0 {
+                lengths.remove(&Reverse(net.prefix_len()));
+            }
+        }
+    }
+
+    /// Gives a peer with this prefix another index. Its precedence stays.
+    pub fn rename(&mut self, net: IpNet, from: usize, to: usize) {
+        let peers = self.peers.get_mut(&net.trunc()).into_iter().flatten();
+        peers.filter(|peer| **peer == from).for_each(|peer| *peer = to);
+    }
+
+    /// Returns the peers with exactly this prefix.
+    pub fn peers_of(&self, net: IpNet) -> &[usize] {
+        self.peers.get(&net.trunc()).map_or(&[], Vec::as_slice)
     }
 
     /// Returns true if the longest prefix that matches `address` is one of `peer`.
     pub fn belongs_to(&self, address: IpAddr, peer: usize) -> bool {
-        let prefix = |len: &u8| IpNet::new(address, *len).expect("a length of this family").trunc();
-        let peers = self.lengths[family(&address)].iter().find_map(|len| self.peers.get(&prefix(len)));
+        let prefix = |len: &Reverse<u8>| IpNet::new(address, len.0).expect("a length of this family").trunc();
+        let peers = self.lengths[family(&address)].keys().find_map(|len| self.peers.get(&prefix(len)));
         peers.is_some_and(|peers| peers.contains(&peer))
     }
 
     /// Returns the peer with the longest prefix that matches `address`, among those that `accept` returns true for.
     pub fn lookup(&self, address: IpAddr, accept: impl Fn(usize) -> bool) -> Option<usize> {
-        let prefix = |len: &u8| IpNet::new(address, *len).expect("a length of this family").trunc();
-        let peers = self.lengths[family(&address)].iter().filter_map(|len| self.peers.get(&prefix(len))).flatten();
+        let prefix = |len: &Reverse<u8>| IpNet::new(address, len.0).expect("a length of this family").trunc();
+        let peers = self.lengths[family(&address)].keys().filter_map(|len| self.peers.get(&prefix(len))).flatten();
         peers.copied().find(|peer| accept(*peer))
     }
 }
@@ -76,5 +109,21 @@ mod tests {
             [without(&[]), without(&[1]), without(&[1, 2]), without(&[0, 1, 2])],
             [Some(1), Some(2), Some(0), None]
         );
+    }
+
+    #[test]
+    fn a_removed_prefix_leads_nowhere_and_a_renamed_peer_keeps_its_place() {
+        let net = |text: &str| text.parse::<IpNet>().unwrap();
+        let mut routes = Routes::new([(net("10.0.0.0/8"), 0), (net("10.0.0.0/8"), 5), (net("10.7.0.0/16"), 5)]);
+        let all = |routes: &Routes| (0..9).find(|peer| routes.belongs_to("10.7.2.3".parse().unwrap(), *peer));
+        assert_eq!(all(&routes), Some(5));
+        routes.rename(net("10.7.0.0/16"), 5, 1);
+        routes.rename(net("10.0.0.0/8"), 5, 1);
+        assert_eq!((all(&routes), routes.peers_of(net("10.0.0.0/8"))), (Some(1), &[0, 1][..]));
+        routes.remove(net("10.7.0.0/16"), 1);
+        routes.remove(net("10.0.0.0/8"), 0);
+        assert_eq!((all(&routes), routes.lengths[0].len()), (Some(1), 1));
+        routes.remove(net("10.0.0.0/8"), 1);
+        assert!(routes.peers.is_empty() && routes.lengths[0].is_empty());
     }
 }

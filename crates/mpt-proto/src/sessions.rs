@@ -22,12 +22,14 @@ pub struct IndexAllocator {
     /// The first byte of every index, so that a load balancer finds the server of a session; 0 for a random one.
     server_id: u8,
     sessions: HashMap<SessionIndex, usize>,
+    /// The indexes of each peer, three at most.
+    by_peer: Vec<Vec<SessionIndex>>,
 }
 
 impl SessionTable {
     /// Makes a table from an identity and a seed from a cryptographic random source, which must not be used twice.
     pub fn new(identity: Identity, seed: [u8; 32]) -> Self {
-        let mut indexes = IndexAllocator { random: RandomSource::new(seed), server_id: 0, sessions: HashMap::new() };
+        let mut indexes = IndexAllocator::new(RandomSource::new(seed), 0);
         let guard = HandshakeGuard::new(identity.keys.public(), indexes.random.draw());
         Self { identity, guard, indexes, peers: HashMap::new() }
     }
@@ -75,15 +77,29 @@ impl SessionTable {
         self.peers.insert(key, peer);
     }
 
-    /// Removes a peer with its sessions; the indexes of later peers decrease by one.
-    pub fn remove_peer(&mut self, removed: usize) {
-        let retain = |peer: &mut usize| {
-            let is_other = *peer != removed;
-            *peer -= usize::from(*peer > removed);
-            is_other
-        };
-        self.peers.retain(|_, peer| retain(peer));
-        self.indexes.sessions.retain(|_, peer| retain(peer));
+    /// Removes a peer with its key and its sessions.
+    pub fn remove_peer(&mut self, key: Option<&PublicKey>, removed: usize) {
+        if let Some(key) = key {
+            self.peers.remove(key);
+        }
+        for index in self.indexes.by_peer.get_mut(removed).map(std::mem::take).unwrap_or_default() {
+            self.indexes.sessions.remove(&index);
+        }
+    }
+
+    /// Gives a peer with its sessions another index, which no peer has.
+    pub fn rename_peer(&mut self, key: Option<&PublicKey>, from: usize, to: usize) {
+        if let Some(peer) = key.and_then(|key| self.peers.get_mut(key)) {
+            *peer = to;
+        }
+        let IndexAllocator { sessions, by_peer, .. } = &mut self.indexes;
+        let own = by_peer.get_mut(from).map(std::mem::take).unwrap_or_default();
+        for index in &own {
+            sessions.insert(*index, to);
+        }
+        if !own.is_empty() {
+            by_peer[to] = own;
+        }
     }
 
     /// Returns the peer with this key.
@@ -98,17 +114,26 @@ impl SessionTable {
 
     /// Releases the index of a session that ended.
     pub fn release_index(&mut self, session: SessionIndex) {
-        self.indexes.sessions.remove(&session);
+        let Some(peer) = self.indexes.sessions.remove(&session) else { return };
+        self.indexes.by_peer[peer].retain(|own| *own != session);
     }
 }
 
 impl IndexAllocator {
+    fn new(random: RandomSource, server_id: u8) -> Self {
+        Self { random, server_id, sessions: HashMap::new(), by_peer: Vec::new() }
+    }
+
     /// Returns the random input of a handshake message with `peer`, and allocates an index for its session.
     pub fn ephemeral_input(&mut self, peer: usize) -> EphemeralInput {
         let ephemeral = self.random.draw();
         let jitter = u16::from_be_bytes(self.random.draw());
         let index = self.free_index();
         self.sessions.insert(index, peer);
+        if self.by_peer.len() <= peer {
+            self.by_peer.resize_with(peer + 1, Vec::new);
+        }
+        self.by_peer[peer].push(index);
         EphemeralInput { ephemeral, index, jitter }
     }
 
@@ -141,7 +166,7 @@ mod tests {
     use super::*;
 
     fn allocator(server_id: u8) -> IndexAllocator {
-        IndexAllocator { random: RandomSource::new([7; 32]), server_id, sessions: HashMap::new() }
+        IndexAllocator::new(RandomSource::new([7; 32]), server_id)
     }
 
     #[test]
@@ -164,5 +189,30 @@ mod tests {
         let mut indexes = allocator(1);
         indexes.sessions.extend((0..1 << 16).map(|low| (SessionIndex::new(1 << 16 | low), 0)));
         assert_ne!(indexes.free_index().to_bytes()[0], 1);
+    }
+
+    #[test]
+    fn a_removed_peer_leaves_no_session_and_the_last_one_takes_its_place() {
+        let keys = crate::crypto::keys::KeyPair::generate([1; 32]);
+        let identity = Identity {
+            keys,
+            capabilities: crate::crypto::handshake::Capabilities::new(true),
+            clock: crate::crypto::handshake::Clock::new(std::time::Duration::from_secs(1_800_000_000)),
+        };
+        let mut table = SessionTable::new(identity, [7; 32]);
+        let key = |peer: usize| PublicKey::from_bytes([peer as u8 + 1; 32]);
+        let sessions: Vec<_> = (0..3)
+            .map(|peer| {
+                table.register_peer(key(peer), peer);
+                [0, 1].map(|_| table.indexes.ephemeral_input(peer).index)
+            })
+            .collect();
+        table.remove_peer(Some(&key(0)), 0);
+        table.rename_peer(Some(&key(2)), 2, 0);
+        assert_eq!([0, 1, 2].map(|peer| table.peer_with_key(&key(peer))), [None, Some(1), Some(0)]);
+        assert_eq!(sessions[0].map(|session| table.peer_of_session(session)), [None, None]);
+        assert_eq!(sessions[2].map(|session| table.peer_of_session(session)), [Some(0), Some(0)]);
+        table.release_index(sessions[2][0]);
+        assert_eq!(sessions[2].map(|session| table.peer_of_session(session)), [None, Some(0)]);
     }
 }

@@ -15,7 +15,7 @@
 
 mod addresses;
 mod cleanup;
-mod folder;
+pub(crate) mod folder;
 mod netns;
 mod unprivileged;
 

@@ -169,6 +169,11 @@ impl Association {
         &self.peer
     }
 
+    /// Returns the timestamp of the newest initiation of the peer that this end has answered.
+    pub fn latest_timestamp(&self) -> Tai64n {
+        self.latest_timestamp
+    }
+
     /// Returns the hosts that use the key of the peer in turn, if there are two.
     pub fn shared_key(&self) -> Option<SharedKey> {
         self.shared_key.as_deref().copied()

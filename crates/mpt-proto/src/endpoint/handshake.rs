@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Endpoint;
-use crate::crypto::handshake::{ClaimedInitiation, HandshakeMessage, Rejection, Tai64n};
+use crate::crypto::handshake::{ClaimedInitiation, HandshakeMessage, Initiation, Rejection, Tai64n};
 use crate::datagram::RecvMeta;
 use crate::drops::Dropped;
 use crate::peer::Peer;
@@ -15,7 +15,7 @@ impl Endpoint {
     /// Handles a handshake message. Under load, an initiation without a valid cookie gets a cookie reply in place of a
     /// response.
     pub(super) fn handle_handshake(&mut self, now: Time, received: &RecvMeta, datagram: &[u8]) -> Result<(), Dropped> {
-        let Self { sessions: Some(sessions), peers, tx, key_takeovers, .. } = self else {
+        let Self { sessions: Some(sessions), peers, tx, .. } = self else {
             return Err(Dropped::UnknownProtocol);
         };
         let message = HandshakeMessage::decode(datagram).ok_or(Dropped::Malformed)?;
@@ -27,16 +27,7 @@ impl Endpoint {
         let source = (received.link, received.from);
         let peer = match message {
             HandshakeMessage::Initiation(initiation) => {
-                let claimed = ClaimedInitiation::open(sessions.identity(), &initiation)?;
-                let peer = sessions.peer_with_key(claimed.peer()).ok_or(Dropped::UnknownPeer)?;
-                let association = peers[peer].association().ok_or(Dropped::UnknownPeer)?;
-                let (identity, indexes) = sessions.parts();
-                let ephemeral = || indexes.ephemeral_input(peer);
-                let shared = association.shared_key();
-                let response = association.handle_initiation(now, identity, claimed, source, ephemeral)?;
-                *key_takeovers += u64::from(association.shared_key() != shared);
-                answer(tx, received, &response.message);
-                peer
+                return self.handle_initiation(now, received, &initiation, datagram);
             }
             HandshakeMessage::Response(response) => {
                 let peer = sessions.peer_of_session(response.receiver).ok_or(Dropped::UnknownSession)?;
@@ -50,6 +41,33 @@ impl Endpoint {
                 peer
             }
         };
+        self.ready.mark(peer);
+        Ok(())
+    }
+
+    /// Answers an initiation that has passed the guard. That of an unknown key becomes a question, with `datagram`.
+    pub(super) fn handle_initiation(
+        &mut self,
+        now: Time,
+        received: &RecvMeta,
+        initiation: &Initiation<'_>,
+        datagram: &[u8],
+    ) -> Result<(), Dropped> {
+        let Self { sessions: Some(sessions), peers, tx, key_takeovers, .. } = self else {
+            return Err(Dropped::UnknownProtocol);
+        };
+        let claimed = ClaimedInitiation::open(sessions.identity(), initiation)?;
+        let Some(peer) = sessions.peer_with_key(claimed.peer()) else {
+            return self.ask(now, received, claimed, datagram);
+        };
+        let association = peers[peer].association().ok_or(Dropped::UnknownPeer)?;
+        let (identity, indexes) = sessions.parts();
+        let ephemeral = || indexes.ephemeral_input(peer);
+        let shared = association.shared_key();
+        let source = (received.link, received.from);
+        let response = association.handle_initiation(now, identity, claimed, source, ephemeral)?;
+        *key_takeovers += u64::from(association.shared_key() != shared);
+        answer(tx, received, &response.message);
         self.ready.mark(peer);
         Ok(())
     }

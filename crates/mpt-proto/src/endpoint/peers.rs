@@ -1,7 +1,8 @@
 //! Peers and paths that are added, removed and switched while the tunnel runs.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+
+use ipnet::IpNet;
 
 use super::Endpoint;
 use crate::config::{PathConfig, PathRole, PeerConfig};
@@ -9,8 +10,6 @@ use crate::crypto::keys::PublicKey;
 use crate::error::PeerError;
 use crate::id::LinkId;
 use crate::peer::Peer;
-use crate::ready::ReadyQueue;
-use crate::routes::Routes;
 use crate::sessions::SessionTable;
 use crate::stats::PathTestOutcome;
 use crate::time::Time;
@@ -22,28 +21,52 @@ impl Endpoint {
         self.peers.len() - 1
     }
 
-    /// Adds several peers. The tables of all peers are rebuilt once, not for each.
+    /// Adds several peers. If the key of one was unknown and has initiated, that initiation is answered.
     pub fn add_peers<'a>(&mut self, now: Time, configs: impl IntoIterator<Item = &'a PeerConfig>) {
         for config in configs {
             let mut peer = Self::make_peer(now, self.peers.len(), self.mtu, config, self.sessions.as_mut());
             peer.set_trace(now, self.traced);
-            self.peers.push(peer);
+            self.push_peer(peer);
+            if let Some(key) = config.protocol.public_key() {
+                self.replay_initiation(now, &key);
+            }
         }
-        self.number_peers();
     }
 
-    /// Removes the peer of this name, with the packets that wait for it. The indexes of later peers decrease by one.
+    /// Removes the peer of this name, with the packets that wait for it. The last peer takes its index.
     ///
     /// # Errors
     /// [`PeerError::NoSuchPeer`].
     pub fn remove_peer(&mut self, name: &str) -> Result<(), PeerError> {
         let index = self.peer_named(name)?;
-        self.peers.remove(index);
-        if let Some(sessions) = &mut self.sessions {
-            sessions.remove_peer(index);
+        self.forget_indexes(index);
+        let last = self.peers.len() - 1;
+        if index != last {
+            self.rename_indexes(last, index);
         }
-        self.number_peers();
+        self.peers.swap_remove(index);
+        self.ready.swap_remove(index);
         Ok(())
+    }
+
+    /// Returns true if a peer has this name.
+    pub fn has_peer(&self, name: &str) -> bool {
+        self.names.contains_key(name)
+    }
+
+    /// Returns the index of the peer of this name.
+    pub fn index_of(&self, name: &str) -> Option<usize> {
+        self.names.get(name).copied()
+    }
+
+    /// Returns the index of the native peer with this key.
+    pub fn index_of_key(&self, key: &PublicKey) -> Option<usize> {
+        self.sessions.as_ref()?.peer_with_key(key)
+    }
+
+    /// Returns the indexes of the peers with exactly this network.
+    pub fn peers_with_network(&self, net: IpNet) -> &[usize] {
+        self.routes.peers_of(net)
     }
 
     /// Adds a path to a native peer.
@@ -96,7 +119,7 @@ impl Endpoint {
 
     /// Returns the addresses that a peer advertised.
     pub fn remote_addresses(&self, peer: &str) -> Vec<SocketAddr> {
-        self.peers.iter().find(|p| p.name() == peer).map(Peer::remote_addresses).unwrap_or_default()
+        self.index_of(peer).map(|index| self.peers[index].remote_addresses()).unwrap_or_default()
     }
 
     /// Returns true if the advertised addresses of any peer changed since the last call.
@@ -179,36 +202,76 @@ impl Endpoint {
         Peer::new(now, mtu, config, local)
     }
 
-    /// Rebuilds every table that contains indexes of peers.
-    pub(super) fn number_peers(&mut self) {
-        let numbered = || self.peers.iter().enumerate();
-        let networks = |(i, peer)| Peer::networks(peer).iter().map(move |net| (*net, i));
-        self.routes = Arc::new(Routes::new(numbered().flat_map(networks)));
-        self.groups.clear();
-        for (index, group) in numbered().filter_map(|(index, peer)| Some((index, peer.server_group()?))) {
+    fn push_peer(&mut self, mut peer: Peer) {
+        let index = self.peers.len();
+        peer.set_index(index);
+        self.names.insert(peer.name().to_owned(), index);
+        peer.networks().iter().for_each(|net| self.routes.add(*net, index));
+        if let Some(group) = peer.server_group() {
             self.groups.entry(group.clone()).or_default().push(index);
         }
-        let sources = |(i, peer): (usize, &Peer)| {
-            peer.sources().map(|(link, ip, slot)| ((link, ip), (i, slot))).collect::<Vec<_>>()
-        };
-        self.sources = numbered().flat_map(sources).collect();
-        for (i, peer) in self.peers.iter_mut().enumerate() {
-            peer.set_index(i, self.routes.clone());
+        self.sources.extend(peer.sources().map(|(link, ip, slot)| ((link, ip), (index, slot))));
+        self.ready.push();
+        self.ready.set_deadline(index, peer.next_deadline());
+        self.peers.push(peer);
+        self.available.insert(index);
+        self.note(index);
+    }
+
+    /// Removes a peer from every table that contains indexes of peers.
+    fn forget_indexes(&mut self, index: usize) {
+        let Self { peers, sessions, routes, groups, ready, .. } = self;
+        let peer = &peers[index];
+        self.names.remove(peer.name());
+        peer.networks().iter().for_each(|net| routes.remove(*net, index));
+        if let Some(members) = peer.server_group().and_then(|group| groups.get_mut(group)) {
+            members.retain(|member| *member != index);
+            // Another one may carry the traffic now.
+            members.iter().for_each(|member| ready.mark(*member));
         }
-        self.ready = ReadyQueue::new(self.peers.len());
-        self.crowded.clear();
-        self.eventful.clear();
-        // The indexes may belong to other peers now.
-        self.available = (0..self.peers.len()).collect();
-        for index in 0..self.peers.len() {
-            self.note(index);
-            self.ready.set_deadline(index, self.peers[index].next_deadline());
+        if let Some(sessions) = sessions {
+            sessions.remove_peer(peer.public_key(), index);
         }
+        if peer.sources().next().is_some() {
+            self.sources.retain(|_, (peer, _)| *peer != index);
+        }
+        self.crowded.remove(&index);
+        self.narrow.remove(&index);
+        self.available.remove(&index);
+        self.eventful.retain(|peer| *peer != index);
+    }
+
+    /// Gives a peer another index in every table.
+    fn rename_indexes(&mut self, from: usize, to: usize) {
+        let Self { peers, sessions, routes, groups, .. } = self;
+        let peer = &mut peers[from];
+        peer.set_index(to);
+        if let Some(index) = self.names.get_mut(peer.name()) {
+            *index = to;
+        }
+        peer.networks().iter().for_each(|net| routes.rename(*net, from, to));
+        let members = peer.server_group().and_then(|group| groups.get_mut(group));
+        members.into_iter().flatten().filter(|member| **member == from).for_each(|member| *member = to);
+        if let Some(sessions) = sessions {
+            sessions.rename_peer(peer.public_key(), from, to);
+        }
+        if peer.sources().next().is_some() {
+            self.sources.values_mut().filter(|(peer, _)| *peer == from).for_each(|(peer, _)| *peer = to);
+        }
+        for set in [&mut self.crowded, &mut self.available] {
+            if set.remove(&from) {
+                set.insert(to);
+            }
+        }
+        if let Some(carried) = self.narrow.remove(&from) {
+            self.narrow.insert(to, carried);
+        }
+        self.eventful.iter_mut().filter(|peer| **peer == from).for_each(|peer| *peer = to);
     }
 
     /// Returns the index of the peer of this name.
     fn peer_named(&self, name: &str) -> Result<usize, PeerError> {
-        self.peers.iter().position(|peer| peer.name() == name).ok_or(PeerError::NoSuchPeer)
+        self.index_of(name).ok_or(PeerError::NoSuchPeer)
     }
 
     fn with_peer(&mut self, name: &str, act: impl FnOnce(&mut Peer) -> Result<(), PeerError>) -> Result<(), PeerError> {

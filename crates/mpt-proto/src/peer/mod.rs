@@ -9,7 +9,6 @@ mod server;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -17,6 +16,8 @@ use ipnet::IpNet;
 use crate::classify::Classifier;
 use crate::config::{PathConfig, PathRole, PeerConfig, Protocol};
 use crate::crypto::association::Association;
+use crate::crypto::handshake::Tai64n;
+use crate::crypto::keys::PublicKey;
 use crate::datagram::RecvMeta;
 use crate::drops::{Dropped, Drops};
 use crate::error::PeerError;
@@ -63,7 +64,6 @@ struct Common {
     local_networks: Vec<IpNet>,
     /// The peer's index at the endpoint.
     index: usize,
-    routes: Arc<Routes>,
     queue: Queue,
     classifier: Classifier,
     scheduler: Box<dyn Schedule + Send>,
@@ -90,6 +90,8 @@ pub struct Turn<'a> {
     pub spare: &'a mut Vec<Vec<u8>>,
     /// Keys and session indexes of this end; absent where no peer is native.
     pub sessions: Option<&'a mut SessionTable>,
+    /// The peer of each inner address.
+    pub routes: &'a Routes,
 }
 
 /// A path changed its state, or this end's part of it.
@@ -122,7 +124,6 @@ impl Peer {
             networks: config.networks.clone(),
             local_networks: config.local_networks.clone(),
             index: 0,
-            routes: Arc::default(),
             queue,
             classifier: Classifier::new(&config.rules, matches!(mode, Mode::Native(_))),
             scheduler: config.scheduler.build(),
@@ -183,9 +184,19 @@ impl Peer {
         &self.common.networks
     }
 
-    /// Sets its index at the endpoint, and the routes in which it has this index.
-    pub fn set_index(&mut self, index: usize, routes: Arc<Routes>) {
-        (self.common.index, self.common.routes) = (index, routes);
+    /// Sets its index at the endpoint.
+    pub fn set_index(&mut self, index: usize) {
+        self.common.index = index;
+    }
+
+    /// Returns its public key, in native mode.
+    pub fn public_key(&self) -> Option<&PublicKey> {
+        self.native().map(Native::public_key)
+    }
+
+    /// Returns the timestamp of its newest initiation that this end answered.
+    pub fn timestamp(&self) -> Tai64n {
+        self.native().map(Native::timestamp).unwrap_or_default()
     }
 
     /// Returns true if inner packets from `source` may be sent to it: it is the server in use, if there are several.
@@ -486,8 +497,8 @@ impl Peer {
 impl Common {
     /// Returns true if the peer may send packets from `source`: it is behind this peer, and not behind another by a
     /// longer prefix.
-    fn owns_source(&self, source: IpAddr) -> bool {
-        self.routes.belongs_to(source, self.index)
+    fn owns_source(&self, routes: &Routes, source: IpAddr) -> bool {
+        routes.belongs_to(source, self.index)
     }
 
     fn enqueue(&mut self, now: Time, bucket: u16, packet: SuperPacket) {

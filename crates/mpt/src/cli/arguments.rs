@@ -32,7 +32,7 @@ pub(super) enum Command {
     /// Bring a tunnel up, and stay in the foreground until it is taken down
     Up(UpArgs),
     /// Show the status of a running tunnel
-    Status(ReportArgs),
+    Status(StatusArgs),
     /// Show the paths of a running tunnel live, twice a second; keys: s sort, p pause, q quit
     Top {
         #[command(flatten)]
@@ -306,6 +306,15 @@ pub(super) enum UpOrDown {
     Up,
     /// Down
     Down,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct StatusArgs {
+    #[command(flatten)]
+    pub(super) report: ReportArgs,
+    /// Show this peer alone
+    #[arg(long, value_name = "PEER")]
+    pub(super) peer: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -51,10 +51,14 @@ fn load_original(up: &UpArgs) -> Result<File, Failure> {
     Ok(file)
 }
 
-/// Prints the status.
-pub fn status(named: ReportArgs) -> Result<(), Failure> {
+/// Prints the status of all peers, or of one.
+pub fn status(named: &ReportArgs, peer: Option<&str>) -> Result<(), Failure> {
     let mut client = connect(&named.tunnel)?;
-    if named.json { print_json(&client.status()?) } else { print(render::status(&client.status_with_rates()?)) }
+    match (named.json, peer) {
+        (false, peer) => print(render::status(&client.status_with_rates(peer)?)),
+        (true, Some(peer)) => print_json(&client.status_of(peer)?),
+        (true, None) => print_json(&client.status()?),
+    }
 }
 
 /// Lists the paths, or takes one up or down.

@@ -31,7 +31,7 @@ use crate::daemon::{config_files, name_servers};
 use crate::{doctor, enroll, hooks, tls, web};
 use arguments::{
     BypassTime, Command, ConfigCommand, ConnectionArg, ConnectionOption, DoctorArgs, KillSwitchCommand,
-    NameServersCommand, ReloadArgs, SetupCommand, ShowCommand,
+    NameServersCommand, ReloadArgs, SetupCommand, ShowCommand, StatusArgs,
 };
 
 /// Executes the command line; `up` runs a tunnel until it is down, and writes its event trace into a folder if there
@@ -45,7 +45,7 @@ pub fn run(cli: Cli, up: impl FnOnce(File, Option<&Path>) -> Result<(), Failure>
     }
     let done = match cli.command {
         Command::Up(arguments) => commands::up(arguments, up),
-        Command::Status(named) => commands::status(named),
+        Command::Status(StatusArgs { report, peer }) => commands::status(&report, peer.as_deref()),
         Command::Top { tunnel } => top::run(&tunnel),
         Command::Watch(arguments) => watch::run(&arguments),
         Command::Web { listen, token_file } => web::run(listen, token_file.as_deref()),
@@ -83,7 +83,7 @@ pub fn run(cli: Cli, up: impl FnOnce(File, Option<&Path>) -> Result<(), Failure>
         Command::Create(ConnectionArg { tunnel, file }) => {
             legacy::request(tunnel, Request::Create { connection: file })
         }
-        Command::Show(ShowCommand::Status(named)) => commands::status(named),
+        Command::Show(ShowCommand::Status(named)) => commands::status(&named, None),
         Command::Key(command) => keys::run(command),
         Command::Lab { arguments } => Err(commands::lab(&arguments)),
         Command::ConfigFiles { file, legacy, interface, dns } => {

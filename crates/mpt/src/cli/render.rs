@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use crate::control::report::{BUSY, LoadedPathReport, PathReport, PathTestReport, PeerReport, Report};
+use crate::control::report::{
+    BUSY, LoadedPathReport, PathReport, PathTestReport, PeerReport, PeerSourceReport, Report,
+};
 use crate::control::verdict;
 use crate::figures::{bytes, digits};
 
@@ -26,6 +28,7 @@ pub fn status(report: &Report) -> String {
     if let Some(seconds) = tunnel.bypass_s {
         text += &format!("bypass: all leaves beside the tunnel for {}; mpt bypass off ends it\n", span(seconds));
     }
+    text.extend(tunnel.peer_source.as_ref().map(peer_source));
     for peer in &report.peers {
         let session = match peer.session_age_s {
             Some(age) => format!("  handshake {} ago", span(age)),
@@ -38,6 +41,19 @@ pub fn status(report: &Report) -> String {
         text += &dropped(&peer.drops);
     }
     text + &dropped(&report.drops)
+}
+
+/// Formats the state of the source of peers.
+fn peer_source(source: &PeerSourceReport) -> String {
+    let PeerSourceReport { socket, peers, asked, refused, .. } = source;
+    let state = match (source.connected, source.drained) {
+        (false, _) => "not connected; unknown keys get no answer",
+        (true, true) => "drained; its peers are not served",
+        (true, false) => "connected",
+    };
+    let bad = source.bad_lines + source.bad_peers;
+    let errors = if bad > 0 { format!(", {bad} wrong") } else { String::new() };
+    format!("peer source {socket}: {state}\n  {peers} peers, {asked} questions, {refused} refused{errors}\n")
 }
 
 /// Formats the paths of all peers as one table.

@@ -167,7 +167,8 @@ fn routes(file: &File, log: &mut ProblemLog<'_>) {
 
 /// Paths of incoming peers get their names later, so these are not checked.
 fn rules(file: &File, log: &mut ProblemLog<'_>) {
-    let has_incoming = file.includes || file.peers.iter().any(|peer| peer.paths.is_empty());
+    let has_incoming =
+        file.includes || file.peer_source.is_some() || file.peers.iter().any(|peer| peer.paths.is_empty());
     for (rule, name) in file.rules.iter().filter_map(|rule| Some((rule, rule.path.as_ref()?))) {
         if !has_incoming && !paths(file).any(|path| path.name.value == *name) {
             let what = format!("path: no path has the name {name:?}");

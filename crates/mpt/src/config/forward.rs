@@ -62,7 +62,10 @@ pub fn check(file: &File, log: &mut ProblemLog<'_>) {
             log.error(port.line, what, Some("choose another port".to_owned()));
         }
         destination(file, forward, log);
-        if !file.includes && !file.peers.iter().any(|known| known.name.value == peer.value) {
+        if !file.includes
+            && file.peer_source.is_none()
+            && !file.peers.iter().any(|known| known.name.value == peer.value)
+        {
             let names: Vec<_> = file.peers.iter().map(|peer| peer.name.as_str()).collect();
             let hint = format!("peers: {}", names.join(", "));
             log.error(peer.line, format!("peer: no peer has the name {:?}", peer.value), Some(hint));

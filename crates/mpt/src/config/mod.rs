@@ -11,6 +11,7 @@
 //! - `schema` is the file format: one function per table, one line per key;
 //! - `include` reads peers from separate files;
 //! - `rules` reads classification rules;
+//! - [`peer_source`] reads peers on demand;
 //! - [`servers`] reads several servers of one peer;
 //! - [`tls`] has paths over TLS;
 //! - `native` has the keys of native mode, `original` those for peers that run the original MPT;
@@ -31,6 +32,7 @@ mod include;
 pub mod model;
 mod native;
 mod original;
+pub mod peer_source;
 mod problem;
 mod reader;
 mod rules;

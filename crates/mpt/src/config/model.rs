@@ -15,6 +15,7 @@ use mpt_proto::{reorder, sched};
 use super::bypass::BypassRule;
 use super::defaults;
 use super::forward::Forward;
+use super::peer_source::PeerSource;
 use super::problem::{Lines, Problem, Severity};
 use super::tls::{TlsListen, TlsServer};
 use crate::legacy::model::{Connection, Secret};
@@ -84,7 +85,9 @@ pub struct File {
     pub probe: Option<ProbeConfig>,
     /// Peers are in a folder of files, so they may come and go; initially there may be none.
     pub includes: bool,
-    /// The peers, at least one unless there is a folder.
+    /// The program that knows more peers.
+    pub peer_source: Option<PeerSource>,
+    /// The peers of the files, at least one unless there is a folder or a source.
     pub peers: Vec<Peer>,
     /// Problems that are not errors.
     pub warnings: Vec<Problem>,
@@ -245,9 +248,10 @@ impl Path {
 }
 
 impl File {
-    /// Returns true if a peer connects to us from an unknown address, or may be added in the included folder.
+    /// Returns true if a peer connects to us from an unknown address, or may be added in the included folder or by a
+    /// source.
     pub fn accepts_incoming(&self) -> bool {
-        self.includes || self.peers.iter().any(Peer::connects_to_us)
+        self.includes || self.peer_source.is_some() || self.peers.iter().any(Peer::connects_to_us)
     }
 }
 

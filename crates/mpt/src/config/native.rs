@@ -223,7 +223,7 @@ pub fn refuse_order(table: &mut Reader<'_, '_, '_>) {
 }
 
 /// Keys of native mode at the top of the file.
-pub const TOP: [&str; 10] = [
+pub const TOP: [&str; 11] = [
     "private_key",
     "private_key_file",
     "congestion",
@@ -233,6 +233,7 @@ pub const TOP: [&str; 10] = [
     "bypass",
     "server_id",
     "session_routes",
+    "peer_source",
     "tls",
 ];
 /// In a peer.

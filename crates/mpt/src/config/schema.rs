@@ -21,7 +21,9 @@ use super::problem::{Lines, ProblemLog};
 use super::reader::{NameGenerator, Reader};
 use super::value_types::{as_u32, as_usize};
 use super::values::{At, Mode};
-use super::{bypass, checks, defaults, forward, include, native, original, rules, servers, tls, value_types};
+use super::{
+    bypass, checks, defaults, forward, include, native, original, peer_source, rules, servers, tls, value_types,
+};
 
 /// Reads the whole file. Missing or invalid values are reported and left out.
 pub fn file(document: &DeTable<'_>, log: &mut ProblemLog<'_>) -> File {
@@ -67,6 +69,7 @@ pub fn file(document: &DeTable<'_>, log: &mut ProblemLog<'_>) -> File {
         probe: probe(&mut top, &wire),
         offload: top.read_or("offload", &value_types::boolean(), defaults::OFFLOAD).value,
         includes: top.has("include"),
+        peer_source: if wire.is(Mode::Plain) { None } else { peer_source::read(&mut top, &wire) },
         peers: peers(&mut top, &wire, creates),
         port: wire.port,
         warnings: Vec::new(),
@@ -80,7 +83,8 @@ pub fn file(document: &DeTable<'_>, log: &mut ProblemLog<'_>) -> File {
 }
 
 /// The top-level settings of the wire format.
-struct WireSettings {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WireSettings {
     /// Absent if the value is invalid; then keys of either mode are accepted.
     mode: Option<At<Mode>>,
     framing: PlainFraming,
@@ -195,13 +199,14 @@ fn probe(table: &mut Reader<'_, '_, '_>, wire: &WireSettings) -> Option<ProbeCon
     idle.value.map(|idle| ProbeConfig { idle, dead })
 }
 
-/// Reads the peers. One is required, unless peers may be added later: as files in a folder, or by request.
+/// Reads the peers. One is required, unless peers may be added later: as files in a folder, by a source, or by
+/// request.
 fn peers(top: &mut Reader<'_, '_, '_>, wire: &WireSettings, creates: bool) -> Vec<Peer> {
     let folder = top.read("include", &value_types::folder("peers.d"));
-    if top.is_absent_or_empty("peer") && !creates && folder.is_none() {
+    if top.is_absent_or_empty("peer") && !creates && folder.is_none() && !top.has("peer_source") {
         top.missing("there is no peer", "add [[peer]] and below it [[peer.path]]".to_owned());
     }
-    let several = top.count("peer") > 1 || folder.is_some();
+    let several = top.count("peer") > 1 || folder.is_some() || top.has("peer_source");
     let mut names = NameGenerator::after(defaults::PEER);
     let peers = top.tables("peer", "peer", |table| {
         let name = names.next(table);
@@ -214,7 +219,7 @@ fn peers(top: &mut Reader<'_, '_, '_>, wire: &WireSettings, creates: bool) -> Ve
 
 /// Reads a peer, named `name` by default; as one of `several` it must have networks. One with several servers becomes
 /// a peer for each.
-fn peer(table: &mut Reader<'_, '_, '_>, wire: &WireSettings, name: String, several: bool) -> Vec<Peer> {
+pub(super) fn peer(table: &mut Reader<'_, '_, '_>, wire: &WireSettings, name: String, several: bool) -> Vec<Peer> {
     let port = table.read_or("port", &value_types::port(), defaults::PORT);
     let name = table.read_or("name", &value_types::name("office"), name);
     let has_servers = table.has("server") && !wire.is(Mode::Plain);

@@ -242,6 +242,12 @@ pub fn file(example: &str) -> ValueType<PathBuf> {
     ValueType::text("the path of a file", example, |text| (!text.is_empty()).then(|| PathBuf::from(text)))
 }
 
+/// The path of a Unix socket. The kernel takes 107 bytes.
+pub fn socket(example: &str) -> ValueType<PathBuf> {
+    let absolute = |text: &str| (text.starts_with('/') && text.len() <= 107).then(|| PathBuf::from(text));
+    ValueType::text("the absolute path of a socket, of at most 107 bytes", example, absolute)
+}
+
 /// The path of a folder.
 pub fn folder(example: &str) -> ValueType<PathBuf> {
     ValueType::text("the path of a folder", example, |text| (!text.is_empty()).then(|| PathBuf::from(text)))

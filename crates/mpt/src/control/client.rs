@@ -63,14 +63,26 @@ impl Client {
         }
     }
 
-    /// Requests two reports, and returns the second one with the rates between them.
+    /// Requests the status report with one peer.
+    ///
+    /// # Errors
+    /// The daemon does not respond, or has no such peer.
+    pub fn status_of(&mut self, peer: &str) -> Result<Report, Failure> {
+        match self.exchange_checked(&Request::PeerStatus { peer: peer.to_owned() })? {
+            Response::Status(report) => Ok(report),
+            _ => Err(self.malformed("no status report")),
+        }
+    }
+
+    /// Requests two reports, of all peers or of one, and returns the second one with the rates between them.
     ///
     /// # Errors
     /// As for [`Self::status`].
-    pub fn status_with_rates(&mut self) -> Result<Report, Failure> {
-        let before = self.status()?;
+    pub fn status_with_rates(&mut self, peer: Option<&str>) -> Result<Report, Failure> {
+        let mut request = || peer.map_or_else(|| self.status(), |peer| self.status_of(peer));
+        let before = request()?;
         thread::sleep(RATE_INTERVAL);
-        let mut report = self.status()?;
+        let mut report = request()?;
         report.fill_rates(&before);
         Ok(report)
     }

@@ -20,6 +20,11 @@ pub enum Request {
         #[serde(default)]
         count: Option<usize>,
     },
+    /// Return the status report with one peer.
+    PeerStatus {
+        /// The peer's name.
+        peer: String,
+    },
     /// Send events from now on, in lines of their own.
     Watch {},
     /// Take a path up or down.
@@ -105,7 +110,7 @@ impl Request {
 
     /// Returns true if the request changes nothing.
     pub fn is_read_only(&self) -> bool {
-        matches!(self, Self::Status { .. } | Self::Watch {})
+        matches!(self, Self::Status { .. } | Self::PeerStatus { .. } | Self::Watch {})
     }
 }
 

@@ -55,6 +55,46 @@ pub struct TunnelReport {
     /// Percent of the last second in which the process did not wait.
     #[serde(default)]
     pub busy_percent: u8,
+    /// Longest turn of the event loop in the last second or two: no packet moves during a turn.
+    #[serde(default)]
+    pub longest_turn_us: u64,
+    /// Number of peers; a report may have some of them.
+    #[serde(default)]
+    pub peer_count: usize,
+    /// The source of peers; absent without one.
+    #[serde(default)]
+    pub peer_source: Option<PeerSourceReport>,
+}
+
+/// The source of peers, with counts since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerSourceReport {
+    /// Its socket.
+    pub socket: String,
+    /// True while there is a connection.
+    pub connected: bool,
+    /// The source lets this server serve none of its peers.
+    pub drained: bool,
+    /// Peers that it answered with and that are kept.
+    pub peers: usize,
+    /// Peers that have a session, those of files too.
+    pub sessions: usize,
+    /// Questions about unknown keys.
+    pub asked: u64,
+    /// Answers with a peer.
+    pub added: u64,
+    /// Answers without one.
+    pub refused: u64,
+    /// Lines that were no message.
+    pub bad_lines: u64,
+    /// Answers whose peer was wrong.
+    pub bad_peers: u64,
+    /// Peers that it removed or drained.
+    pub removed: u64,
+    /// Peers that were forgotten without a session.
+    pub evicted: u64,
+    /// Connections that were lost.
+    pub lost_connections: u64,
 }
 
 /// Percent from which on the processor counts as the limit of the tunnel.

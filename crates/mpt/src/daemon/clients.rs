@@ -5,6 +5,7 @@ use mpt_linux::reactor::Token;
 use mpt_proto::time::Time;
 
 use super::handshake_clock::since_1970;
+use super::peer_source::Source;
 use super::{Daemon, LoopControl, STATUS};
 use crate::config::File;
 use crate::control::report::{Report, TunnelReport};
@@ -50,7 +51,12 @@ impl Daemon {
         let (uptime_s, uptime_us) = (now.as_nanos() / 1_000_000_000, now.as_nanos() / 1_000);
         let bypass_s = self.bypass_until.map(|until| until.since(now).as_secs());
         let busy_percent = self.processor.percent();
-        let about = TunnelReport { uptime_s, uptime_us, bypass_s, busy_percent, ..self.tunnel_report.clone() };
+        let peer_source = self.peer_source.as_ref().map(Source::report);
+        let tunnel = self.tunnel_report.clone();
+        let longest_turn_us = self.processor.longest_turn().as_micros() as u64;
+        let peer_count = self.driver.endpoint.peers().len();
+        let measured = TunnelReport { busy_percent, longest_turn_us, peer_count, ..tunnel };
+        let about = TunnelReport { uptime_s, uptime_us, bypass_s, peer_source, ..measured };
         let mut report = Report::new(about, &self.driver.endpoint.status_of(first, count));
         self.metering.fill_report(&mut report);
         self.report_names(&mut report);
@@ -73,5 +79,8 @@ pub(super) fn tunnel_report(file: &File, mtu: usize) -> TunnelReport {
         mtu_bytes: mtu,
         bypass_s: None,
         busy_percent: 0,
+        longest_turn_us: 0,
+        peer_count: 0,
+        peer_source: None,
     }
 }

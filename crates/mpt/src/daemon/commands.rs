@@ -28,6 +28,13 @@ impl Daemon {
             Request::Status { first, count } => {
                 return Some(Response::Status(self.status_report(now, *first, count.unwrap_or(usize::MAX))));
             }
+            Request::PeerStatus { peer } => {
+                let index = self.driver.endpoint.index_of(peer);
+                let report = index.map(|index| Response::Status(self.status_report(now, index, 1)));
+                return Some(report.unwrap_or_else(|| {
+                    Failure::new(format!("there is no peer {peer}")).hint("`mpt peers` lists them").into()
+                }));
+            }
             Request::Watch {} | Request::Down {} => Ok(()),
             Request::Path { peer, path, action } => {
                 return self.set_paths(now, client, vec![(peer.clone(), path.clone())], *action);
@@ -229,11 +236,16 @@ impl Daemon {
         {
             self.end_peer(now, index);
         }
+        let files: Vec<_> = ready.iter().map(|(peer, _)| peer.clone()).collect();
+        self.yield_to_files(&files);
         tracing::info!(added = ready.len(), "configuration reloaded");
         fresh.warnings.iter().for_each(|problem| tracing::warn!("{problem}"));
         let File { peers, original, offload, .. } = self.file.clone();
         let routes = fresh.routes.clone();
         self.file = File { peers, original, offload, ..fresh };
+        if let Some(source) = &mut self.peer_source {
+            source.on_reload(&self.file);
+        }
         self.narrow_peers = None;
         self.add_prepared(now, ready)?;
         self.close_unconfigured(now);
@@ -363,6 +375,8 @@ fn changed_startup_key(running: &File, fresh: &File) -> Option<(usize, &'static 
     // A directory of the original lacks what the command line set.
     let allowed = |file: &File| file.original.as_ref().map(|o| (o.unauthenticated, o.public_key));
     let same_allowed = running.format == FileFormat::Original || allowed(running) == allowed(fresh);
+    let source = |file: &File| file.peer_source.as_ref().map(|source| source.socket.value.clone());
+    let source_line = fresh.peer_source.as_ref().map(|source| source.socket.line);
     let same_original = same_allowed && original(running) == original(fresh);
     let all = [
         (running.mode == fresh.mode, fresh.mode.line, "mode"),
@@ -375,6 +389,7 @@ fn changed_startup_key(running: &File, fresh: &File) -> Option<(usize, &'static 
         (running.share.is_empty() == fresh.share.is_empty(), fresh.share.line, "share"),
         (running.forwards.is_empty() == fresh.forwards.is_empty(), 0, "the first or the last [[forward]]"),
         (running.tls == fresh.tls, line(fresh.tls.as_ref().map(|tls| tls.listen.line)), "[tls]"),
+        (source(running) == source(fresh), line(source_line), "peer_source"),
         (running.reachable.is_empty() == fresh.reachable.is_empty(), 0, "reachable"),
         (same_original, 0, "[original]"),
     ];

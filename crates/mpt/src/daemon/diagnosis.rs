@@ -29,6 +29,8 @@ pub struct Diagnosis {
     silent: BTreeMap<String, Time>,
     /// Number of refused handshakes, and of hosts that took over a key, at the last look.
     counted: u64,
+    /// Number of takeovers of keys when they were last looked for.
+    takeovers: u64,
     /// For each peer whose key two hosts use: the number of returns that was logged last, and when.
     shared: BTreeMap<String, (u64, Time)>,
     /// For each reason: the count that was logged last, and when.
@@ -53,10 +55,9 @@ impl Diagnosis {
         }
         if self.due.is_some_and(|due| due <= now) {
             (self.counted, self.looked) = (counted, Some(now));
-            let status = endpoint.status();
-            self.log_refused(now, &status);
-            self.log_shared_keys(now, &status);
-            self.log_silent(now, &status, file);
+            self.log_refused(now, &endpoint.status_of(0, 0));
+            self.log_shared_keys(now, endpoint);
+            self.log_silent(now, &called(endpoint, file));
         }
         self.due
     }
@@ -72,9 +73,13 @@ impl Diagnosis {
         }
     }
 
-    fn log_shared_keys(&mut self, now: Time, status: &EndpointStatus) {
-        self.shared.retain(|name, _| status.peers.iter().any(|peer| peer.name == *name));
-        for peer in &status.peers {
+    /// Nothing is to be looked for while no host has taken over a key.
+    fn log_shared_keys(&mut self, now: Time, endpoint: &Endpoint) {
+        self.shared.retain(|name, _| endpoint.has_peer(name));
+        if std::mem::replace(&mut self.takeovers, endpoint.key_takeovers()) == endpoint.key_takeovers() {
+            return;
+        }
+        for peer in endpoint.status().peers {
             let Some(SharedKey { returns, hosts: [last, before] }) = peer.shared_key else { continue };
             let logged = self.shared.get(&peer.name);
             if logged.is_some_and(|(count, at)| returns == *count || now.since(*at) < INTERVAL) {
@@ -86,9 +91,9 @@ impl Diagnosis {
         }
     }
 
-    fn log_silent(&mut self, now: Time, status: &EndpointStatus, file: &File) {
-        let silent = status.peers.iter().filter(|peer| !peer.paths.is_empty() && !is_alive(peer));
-        let silent: Vec<_> = silent.filter(|peer| file.peers.iter().any(|own| calls(own, peer))).collect();
+    fn log_silent(&mut self, now: Time, called: &[PeerStatus]) {
+        let silent = called.iter().filter(|peer| !peer.paths.is_empty() && !is_alive(peer));
+        let silent: Vec<_> = silent.collect();
         self.silent.retain(|name, _| silent.iter().any(|peer| peer.name == *name));
         for peer in silent {
             let next = self.silent.entry(peer.name.clone()).or_insert(now + PATIENCE);
@@ -101,10 +106,15 @@ impl Diagnosis {
     }
 }
 
-/// Returns true if this is the peer's configuration, and has an address to connect to.
-fn calls(own: &Peer, peer: &PeerStatus) -> bool {
-    *own.name == peer.name
-        && (own.auto.is_some() || own.paths.iter().any(|path| path.remote.is_some() || path.tls.is_some()))
+/// Returns the status of the peers that this host calls. A server may have thousands that call it.
+fn called(endpoint: &Endpoint, file: &File) -> Vec<PeerStatus> {
+    let indexes = file.peers.iter().filter(|own| calls(own)).filter_map(|own| endpoint.index_of(&own.name));
+    indexes.map(|index| endpoint.peers()[index].status()).collect()
+}
+
+/// Returns true if the peer has an address to connect to.
+fn calls(own: &Peer) -> bool {
+    own.auto.is_some() || own.paths.iter().any(|path| path.remote.is_some() || path.tls.is_some())
 }
 
 /// Returns true if a path to the peer is alive, demoted or not.

@@ -18,8 +18,8 @@
 //! those that wait for a measurement, [`user`] gives up the rights of root, [`config_files`] keeps access to the
 //! configuration, [`tls_paths`] uses paths over TLS while no other one answers, [`tls_helper`] runs the process that
 //! accepts them, [`control_port`] is the protocol of the original MPT, [`qlog`] writes the event trace, [`processor`]
-//! measures how busy this process is, and [`diagnosis`] logs why a tunnel does not connect. [`leftovers`] removes what
-//! a killed tunnel left behind. This file opens everything, and is the main loop over all of them and signals.
+//! measures how busy this process is, [`peer_source`] adds peers on demand, and [`diagnosis`] logs why a tunnel does
+//! not connect. [`leftovers`] removes what a killed tunnel left behind. This file opens everything, and is the main loop over all of them and signals.
 
 mod bypass;
 mod bypass_rules;
@@ -47,6 +47,7 @@ mod path_changes;
 mod path_sockets;
 mod path_tests;
 mod peer_addresses;
+mod peer_source;
 mod peers;
 mod pending;
 pub(crate) mod policy_routing;
@@ -97,6 +98,7 @@ use names::Names;
 use path_changes::{PathChange, PathChanges};
 use path_tests::PendingTest;
 use peer_addresses::PeerAddresses;
+use peer_source::Source;
 use pending::PendingCommand;
 use processor::ProcessorLoad;
 use qlog::Qlog;
@@ -182,6 +184,10 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
     let (interfaces, metering) = (InterfaceSync::new(tun), Metering::open(&file));
     let handshake_clock = HandshakeClock::of(&file.interface);
     let peer_addresses = PeerAddresses::read(&file.interface);
+    let peer_source = Source::of(&file);
+    if peer_source.is_some() {
+        driver.endpoint.ask_for_unknown_keys();
+    }
     diagnosis::warn_of_reverse_path_filter(&file);
     diagnosis::warn_of_name_servers(&file, &resolvers, &Netlink::open()?.all_addresses()?);
     tls_helper.map(TlsHelper::start).transpose()?;
@@ -216,6 +222,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         path_changes: PathChanges::default(),
         handshake_clock,
         peer_addresses,
+        peer_source,
         qlog,
         config_files,
         suspend_watch: SuspendWatch::start(),
@@ -241,6 +248,7 @@ struct Daemon {
     path_changes: PathChanges,
     handshake_clock: HandshakeClock,
     peer_addresses: PeerAddresses,
+    peer_source: Option<Source>,
     signals: Signals,
     monitor: Monitor,
     table_monitor: Option<TableMonitor>,
@@ -350,11 +358,13 @@ impl Daemon {
         for event in self.metering.take_events() {
             self.publish(event);
         }
+        self.poll_peer_source(now);
         let data = self.driver.finish_iteration(now);
         self.handshake_clock.poll(now, &self.driver.endpoint);
         self.poll_peer_addresses(now);
         self.adapt_mtu();
-        self.update_session_routes();
+        self.update_session_routes(now);
+        let peer_source = self.flush_peer_source(now);
         self.poll_path_tests();
         // Events of this iteration are processed at once, not at the next wake-up.
         let path_events = self.process_path_events(now).then_some(now);
@@ -363,10 +373,9 @@ impl Daemon {
         let service = self.service.poll(now, &self.driver.endpoint);
         let bypass = self.poll_bypass(now);
         let diagnosis = self.diagnosis.poll(now, &self.driver.endpoint, &self.file);
-        [bypass, clients, control, data, diagnosis, interfaces, metering, names, path_events, qlog, service, tls]
-            .into_iter()
-            .flatten()
-            .min()
+        let own = [bypass, clients, control, data, diagnosis, interfaces, metering, names];
+        let others = [path_events, peer_source, qlog, service, tls];
+        own.into_iter().chain(others).flatten().min()
     }
 
     fn handle(&mut self, now: Time, ready: &Ready) -> Result<LoopControl, Failure> {
@@ -377,6 +386,7 @@ impl Daemon {
             FORWARDING => self.handle_forwarding_events(now)?,
             COPIES => {}
             NAMES => self.names.schedule(now),
+            PEER_SOURCE => self.handle_peer_source(now, ready),
             TLS => self.tls.schedule(now),
             CONTROL | STATUS => return Ok(self.handle_requests(now, ready.token)),
             CONTROL_PORT => {
@@ -445,3 +455,4 @@ const FORWARDING: Token = Token(7);
 const STATUS: Token = Token(8);
 const NAMES: Token = Token(9);
 const TLS: Token = Token(10);
+const PEER_SOURCE: Token = Token(11);

@@ -9,7 +9,6 @@ use mpt_linux::netlink::Netlink;
 
 use super::Daemon;
 use crate::config::File;
-use crate::config::model::Peer;
 use crate::control::EventKind;
 
 impl Daemon {
@@ -22,10 +21,9 @@ impl Daemon {
         let narrow: Vec<_> = self.driver.endpoint.narrow_peers().collect();
         let (mut mtu, mut networks) = (self.driver.endpoint.mtu(), Vec::new());
         for (index, carried) in &narrow {
-            let name = self.driver.endpoint.peers()[*index].name();
-            let Some(peer) = self.file.peers.iter().find(|peer| *peer.name == name) else { continue };
-            match has_routes_of_its_own(&self.file, peer) {
-                true => networks.extend(peer.networks.iter().map(|net| (net.trunc(), *carried as u32))),
+            let own = self.driver.endpoint.peers()[*index].networks();
+            match has_routes_of_its_own(&self.file, own) {
+                true => networks.extend(own.iter().map(|net| (net.trunc(), *carried as u32))),
                 false => mtu = mtu.min(*carried),
             }
         }
@@ -63,10 +61,10 @@ impl Daemon {
 
 /// Returns true if routes to exactly the networks of a peer lead no other traffic into the tunnel than without them:
 /// each is, or is part of, a network that the main table leads there.
-fn has_routes_of_its_own(file: &File, peer: &Peer) -> bool {
+fn has_routes_of_its_own(file: &File, networks: &[IpNet]) -> bool {
     let led = || file.addresses.iter().chain(&file.routes).filter(|net| net.prefix_len() > 0);
     let is_own = |net: &IpNet| file.addresses.iter().any(|own| own.trunc() == *net);
-    peer.networks.iter().map(|net| net.trunc()).all(|net| !is_own(&net) && led().any(|led| led.contains(&net)))
+    networks.iter().map(IpNet::trunc).all(|net| !is_own(&net) && led().any(|led| led.contains(&net)))
 }
 
 #[cfg(test)]
@@ -80,7 +78,7 @@ mod tests {
                     public_key = \"L9KmJrU6cEijjCMPChI6nwiwCqg1zoPrZK10FzGwnWg=\"\nnetworks = [NETWORKS]\n";
         let own = |networks: &str| {
             let file = crate::config::parse("a.toml".as_ref(), &text.replace("NETWORKS", networks)).unwrap();
-            has_routes_of_its_own(&file, &file.peers[0])
+            has_routes_of_its_own(&file, &file.peers[0].networks.iter().map(|net| net.value).collect::<Vec<_>>())
         };
         for networks in [r#""10.77.0.2/32""#, r#""10.80.0.0/16""#, r#""10.77.0.2/32", "10.80.5.0/24""#] {
             assert!(own(networks), "{networks}");

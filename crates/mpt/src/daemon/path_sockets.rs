@@ -133,6 +133,9 @@ impl Daemon {
     }
 
     pub(super) fn close_unused(&mut self) {
+        if self.interface_sync.links.is_empty() {
+            return;
+        }
         let status = self.driver.endpoint.status();
         let used = |link: LinkId| status.peers.iter().flat_map(|peer| &peer.paths).any(|path| path.link == link);
         let (driver, sockets) = (&mut self.driver, &mut self.sockets);

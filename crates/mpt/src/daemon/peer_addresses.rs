@@ -91,7 +91,10 @@ impl Daemon {
 
     pub(super) fn save_peer_addresses(&mut self) {
         let links: Vec<_> = self.listening_links().collect();
-        let paths = self.driver.endpoint.learned_paths();
+        // Those of a source are not known at the next start.
+        let endpoint = &self.driver.endpoint;
+        let indexes = self.file.peers.iter().filter_map(|peer| endpoint.index_of(&peer.name));
+        let paths = indexes.flat_map(|index| endpoint.peers()[index].learned_paths());
         let addresses = paths.filter_map(|(peer, link, remote)| {
             let (local, _) = links.iter().find(|(_, id)| *id == link)?;
             Some(Address { peer: *peer, local: *local, remote })

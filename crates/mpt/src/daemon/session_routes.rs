@@ -10,9 +10,9 @@ use ipnet::IpNet;
 use mpt_linux::Error;
 use mpt_linux::netlink::{Netlink, Prefix, Route};
 use mpt_proto::Availability;
+use mpt_proto::time::Time;
 
 use super::Daemon;
-use crate::config::File;
 
 /// The metric of routes to a peer that uses this server.
 pub const IN_USE: u32 = 100;
@@ -39,12 +39,17 @@ impl SessionRoutes {
 
 impl Daemon {
     /// Adds and removes the routes of peers whose session began, ended, or is used otherwise now.
-    pub(super) fn update_session_routes(&mut self) {
+    pub(super) fn update_session_routes(&mut self, now: Time) {
         let mut netlink = None;
         while let Some((index, availability)) = self.driver.endpoint.poll_availability() {
+            self.note_session(now, index, availability);
             let Some(table) = &self.file.session_routes else { continue };
-            let name = self.driver.endpoint.peers()[index].name();
-            let wanted = routes(&self.file, name, self.driver.tun_index(), **table, availability);
+            let peer = &self.driver.endpoint.peers()[index];
+            let wanted = routes(peer.networks(), self.driver.tun_index(), **table, availability);
+            let name = peer.name();
+            if wanted.is_empty() && !self.session_routes.0.contains_key(name) {
+                continue;
+            }
             let result = match &mut netlink {
                 Some(netlink) => Ok(netlink),
                 none => Netlink::open().map(|opened| none.insert(opened)),
@@ -59,6 +64,9 @@ impl Daemon {
 
     /// Removes the routes of a peer that is removed.
     pub(super) fn forget_session_routes(&mut self, peer: &str) {
+        if !self.session_routes.0.contains_key(peer) {
+            return;
+        }
         let removed = Netlink::open().and_then(|mut netlink| self.session_routes.set(peer, Vec::new(), &mut netlink));
         if let Err(error) = removed {
             tracing::warn!(peer, %error, "cannot remove the routes to the peer");
@@ -71,7 +79,7 @@ impl Daemon {
     }
 }
 
-fn routes(file: &File, peer: &str, device: u32, table: u32, availability: Availability) -> Vec<Route> {
+fn routes(networks: &[IpNet], device: u32, table: u32, availability: Availability) -> Vec<Route> {
     let metric = match availability {
         Availability::Unreachable => return Vec::new(),
         Availability::InReserve => IN_RESERVE,
@@ -86,8 +94,6 @@ fn routes(file: &File, peer: &str, device: u32, table: u32, availability: Availa
         source: None,
         mtu: None,
     };
-    let peer = file.peers.iter().find(|own| *own.name == peer);
     // A default route is no network of one peer.
-    let networks = peer.into_iter().flat_map(|peer| &peer.networks).filter(|net| net.prefix_len() > 0);
-    networks.map(|net| route(net)).collect()
+    networks.iter().filter(|net| net.prefix_len() > 0).map(route).collect()
 }

@@ -300,7 +300,13 @@ fn peer_config(file: &File, peer: &Peer, sockets: &mut Sockets, netlink: &mut Ne
             role: path.role.path_role(),
         })
     };
-    Ok(PeerConfig {
+    let paths = peer.paths.iter().map(path).collect::<Result<_, _>>()?;
+    Ok(core_config(file, peer, paths))
+}
+
+/// Returns a peer's configuration for the core, with these paths.
+pub fn core_config(file: &File, peer: &Peer, paths: Vec<PathConfig>) -> PeerConfig {
+    PeerConfig {
         name: peer.name.to_string(),
         networks: peer.networks.iter().map(|net| **net).collect(),
         local_networks: peer.local_networks.iter().map(|net| **net).collect(),
@@ -311,8 +317,8 @@ fn peer_config(file: &File, peer: &Peer, sockets: &mut Sockets, netlink: &mut Ne
         protocol: peer.protocol.value.clone(),
         resequence: peer.resequence,
         probe: file.probe,
-        paths: peer.paths.iter().map(path).collect::<Result<_, _>>()?,
-    })
+        paths,
+    }
 }
 
 /// Returns the interface of a path, if bound or found by a route lookup.

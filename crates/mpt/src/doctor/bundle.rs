@@ -160,6 +160,7 @@ const PERMITTED: &[&str] = &[
     "share",
     "kill_switch",
     "session_routes",
+    "peer_source",
     "server_id",
     "server",
     "standby",

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use crate::control::report::{PathReport, PeerReport, Report};
+use crate::control::report::{PathReport, PeerReport, PeerSourceReport, Report};
 
 type Named = (String, Option<Arc<Report>>);
 
@@ -96,7 +96,7 @@ fn paths<'a>(text: &mut String, reports: &[(&'a str, &'a Report)]) {
 
 type Metric<T> = (&'static str, &'static str, &'static str, fn(&T) -> Option<f64>);
 
-const TUNNEL: [Metric<Report>; 3] = [
+const TUNNEL: [Metric<Report>; 9] = [
     ("mpt_tunnel_busy_ratio", "gauge", "Share of the last second in which the process did not wait.", |report| {
         Some(f64::from(report.tunnel.busy_percent) / 100.0)
     }),
@@ -106,7 +106,27 @@ const TUNNEL: [Metric<Report>; 3] = [
     ("mpt_tunnel_mtu_bytes", "gauge", "Largest packet inside the tunnel.", |report| {
         Some(report.tunnel.mtu_bytes as f64)
     }),
+    ("mpt_peer_source_connected", "gauge", "1 while the source of peers is connected.", |report| {
+        source(report, |source| u64::from(source.connected))
+    }),
+    ("mpt_peer_source_peers", "gauge", "Peers of the source that are kept.", |report| {
+        source(report, |source| source.peers as u64)
+    }),
+    ("mpt_peer_source_questions_total", "counter", "Questions about unknown keys.", |report| {
+        source(report, |source| source.asked)
+    }),
+    ("mpt_peer_source_added_total", "counter", "Answers with a peer.", |report| source(report, |source| source.added)),
+    ("mpt_peer_source_refused_total", "counter", "Answers without a peer.", |report| {
+        source(report, |source| source.refused)
+    }),
+    ("mpt_peer_source_errors_total", "counter", "Lines that were no message, and wrong peers.", |report| {
+        source(report, |source| source.bad_lines + source.bad_peers)
+    }),
 ];
+
+fn source(report: &Report, value: fn(&PeerSourceReport) -> u64) -> Option<f64> {
+    report.tunnel.peer_source.as_ref().map(|source| value(source) as f64)
+}
 
 const PEER: [Metric<PeerReport>; 8] = [
     ("mpt_peer_sent_packets_total", "counter", "Inner packets sent to the peer.", |peer| {

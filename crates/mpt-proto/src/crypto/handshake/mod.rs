@@ -156,6 +156,11 @@ impl<'a> ClaimedInitiation<'a> {
         self.noise.initiator()
     }
 
+    /// Verifies the claim, and returns the timestamp of the initiation. One Diffie-Hellman.
+    pub(crate) fn timestamp(self, identity: &Identity) -> Result<Tai64n, Dropped> {
+        self.verify(identity).map(|verified| verified.timestamp)
+    }
+
     /// Verifies the claim: decrypts the timestamp and the payload of the initiator.
     pub(super) fn verify(mut self, identity: &Identity) -> Result<VerifiedInitiation, Dropped> {
         let plain = self.noise.read_payload(&identity.keys, self.sealed).map_err(|_| Dropped::NotAuthentic)?;

@@ -52,7 +52,8 @@ use crate::cc::Controller;
 use crate::classify::Mark;
 use crate::config::{NativeConfig, PathConfig, PeerConfig, ProbeConfig};
 use crate::crypto::association::Association;
-use crate::crypto::handshake::Incarnation;
+use crate::crypto::handshake::{Incarnation, Tai64n};
+use crate::crypto::keys::PublicKey;
 use crate::drops::Dropped;
 use crate::id::{LinkId, PathId, PathSet};
 use crate::inner::Inner;
@@ -251,6 +252,14 @@ impl Native {
     pub(super) fn validated_addresses(&self) -> impl Iterator<Item = SocketAddr> {
         let validated = self.paths.iter().filter(|path| path.address.is_validated() && !path.base.is_vacant());
         validated.map(|path| path.base.remote)
+    }
+
+    pub(super) fn public_key(&self) -> &PublicKey {
+        self.association.peer()
+    }
+
+    pub(super) fn timestamp(&self) -> Tai64n {
+        self.association.latest_timestamp()
     }
 
     pub(super) fn association(&mut self) -> &mut Association {

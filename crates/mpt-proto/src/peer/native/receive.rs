@@ -243,7 +243,7 @@ impl Native {
         }
         self.note_class(turn.now, flow::class(bucket));
         let ip = Ip::parse(data.packet)?;
-        if !common.owns_source(ip.source) {
+        if !common.owns_source(turn.routes, ip.source) {
             return Err(Dropped::ForeignSource);
         }
         let merged = ecn::decapsulate(ip.tos, tos)?;

@@ -8,6 +8,7 @@ use crate::legacy;
 use crate::packet::ecn;
 use crate::packet::ip::{Ip, set_tos};
 use crate::peer::{Common, Turn};
+use crate::routes::Routes;
 use crate::wire::gre::{self, Gre};
 use crate::wire::plain::Probe;
 
@@ -59,7 +60,7 @@ impl Plain {
                 keepalive.then(|| self.on_keepalive(common, turn.now, path)).ok_or(Dropped::UnknownControl)
             }
             gre::IPV4 | gre::IPV6 => {
-                let packet = self.decapsulate(common, path, tos, &header, &mut datagram[at..])?;
+                let packet = self.decapsulate((common, turn.routes), path, tos, &header, &mut datagram[at..])?;
                 self.on_data(common, turn.now, path);
                 self.reorder(common, turn, &packet)
             }
@@ -77,7 +78,7 @@ impl Plain {
     /// version of its connection there.
     fn decapsulate<'a>(
         &self,
-        common: &Common,
+        (common, routes): (&Common, &Routes),
         path: PathId,
         tos: u8,
         header: &Gre,
@@ -87,7 +88,7 @@ impl Plain {
             return Err(Dropped::WrongKey);
         }
         let ip = Ip::parse(body)?;
-        if !common.owns_source(ip.source) {
+        if !common.owns_source(routes, ip.source) {
             return Err(Dropped::ForeignSource);
         }
         let merged = ecn::decapsulate(ip.tos, tos)?;

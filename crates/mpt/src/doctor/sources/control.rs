@@ -20,7 +20,7 @@ pub fn query(interface: &str) -> Control {
     if interface.is_empty() || !run.running().iter().any(|name| name == interface) {
         return if daemon::is_blocking(interface) { Control::Blocked } else { Control::Absent };
     }
-    let report = Client::connect_status(&run, Some(interface)).and_then(|mut client| client.status_with_rates());
+    let report = Client::connect_status(&run, Some(interface)).and_then(|mut client| client.status_with_rates(None));
     match report {
         Ok(report) => Control::Report(Box::new(report)),
         Err(failure) => Control::Refused(failure),

@@ -1,0 +1,139 @@
+//! The sites: endpoints of the core with a UDP socket each, in one thread.
+
+use crate::error::{Context, Result};
+use crate::topology::Netns;
+use mpt_proto::{
+    Capabilities, Clock, Config, Endpoint, Identity, KeyPair, LinkId, Merge, NativeConfig, PathConfig, PeerConfig,
+    Protocol, PublicKey, RecvMeta, SessionTable, Time,
+};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use std::{
+    collections::BTreeSet,
+    io,
+    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+/// Returns the keys of a site.
+pub(super) fn keys(site: usize) -> KeyPair {
+    let mut secret = [5; 32];
+    secret[..8].copy_from_slice(&(site as u64).to_be_bytes());
+    KeyPair::generate(secret)
+}
+
+/// Sites that connect to one server.
+pub(super) struct Crowd {
+    sites: Vec<Site>,
+    epoll: Epoll,
+    due: BTreeSet<(Time, usize)>,
+    start: Instant,
+    up: usize,
+}
+
+struct Site {
+    endpoint: Endpoint,
+    socket: UdpSocket,
+    due: Option<Time>,
+    up: Option<Instant>,
+}
+
+const LINK: LinkId = LinkId(0);
+const SERVER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 4754);
+
+impl Crowd {
+    /// Opens the sockets. The sites begin with the first call of [`Self::run`].
+    pub(super) fn open(netns: &Netns, count: usize, server: &PublicKey) -> Result<Self> {
+        let sites: io::Result<Vec<_>> = netns.enter(|| (0..count).map(|site| Site::open(site, server)).collect())?;
+        let sites = sites.context("the sockets of the sites")?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io::Error::from).context("epoll")?;
+        for (number, site) in sites.iter().enumerate() {
+            let event = EpollEvent::new(EpollFlags::EPOLLIN, number as u64);
+            epoll.add(&site.socket, event).map_err(io::Error::from).context("epoll")?;
+        }
+        Ok(Self { due: BTreeSet::new(), sites, epoll, start: Instant::now(), up: 0 })
+    }
+
+    /// Returns the number of sites that have a session.
+    pub(super) fn up(&self) -> usize {
+        self.up
+    }
+
+    /// Returns the time at which each site had a session.
+    pub(super) fn times(&self, begin: Instant) -> Vec<Duration> {
+        self.sites.iter().filter_map(|site| site.up).map(|up| up.saturating_duration_since(begin)).collect()
+    }
+
+    /// Runs the sites until a condition holds, but not longer than `limit`.
+    pub(super) fn run(&mut self, limit: Duration, ends: impl Fn(&Self) -> bool) {
+        let begin = Instant::now();
+        let mut events = vec![EpollEvent::empty(); 512];
+        (0..self.sites.len()).for_each(|site| self.flush(site));
+        while begin.elapsed() < limit && !ends(self) {
+            let ready = self.epoll.wait(&mut events, EpollTimeout::from(5u8)).unwrap_or(0);
+            for event in &events[..ready] {
+                self.receive(event.data() as usize);
+            }
+            let now = self.now();
+            while let Some((at, site)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
+                self.due.remove(&(at, site));
+                self.sites[site].due = None;
+                self.sites[site].endpoint.handle_deadline(now);
+                self.flush(site);
+            }
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time::after(self.start.elapsed())
+    }
+
+    fn receive(&mut self, number: usize) {
+        let now = self.now();
+        let (site, mut buffer) = (&mut self.sites[number], [0; 2_048]);
+        while let Ok((len, from)) = site.socket.recv_from(&mut buffer) {
+            let received = RecvMeta { link: LINK, from, tos: 0, segment: len, arrived_at: None };
+            site.endpoint.handle_datagrams(now, &received, &mut buffer[..len]);
+        }
+        self.flush(number);
+    }
+
+    fn flush(&mut self, number: usize) {
+        let now = self.now();
+        let site = &mut self.sites[number];
+        while let Some(batch) = site.endpoint.poll_transmit(now) {
+            // A full socket is a loss.
+            batch.bytes().chunks(batch.segment).for_each(|bytes| drop(site.socket.send_to(bytes, batch.to)));
+            site.endpoint.recycle_transmit(batch);
+        }
+        if site.up.is_none() && site.endpoint.peers()[0].is_up_at(LINK, SERVER) {
+            site.up = Some(Instant::now());
+            self.up += 1;
+        }
+        while site.endpoint.poll_event().is_some() {}
+        let due = site.endpoint.next_deadline().map(|(at, _)| at);
+        if due != site.due {
+            site.due.take().map(|before| self.due.remove(&(before, number)));
+            self.due.extend(due.map(|at| (at, number)));
+            site.due = due;
+        }
+    }
+}
+
+impl Site {
+    fn open(number: usize, server: &PublicKey) -> io::Result<Self> {
+        let path = PathConfig::new("path", LINK, SERVER);
+        let protocol = Protocol::Native(NativeConfig::new(*server));
+        let networks = vec!["0.0.0.0/0".parse().expect("a prefix")];
+        let peer = PeerConfig { networks, ..PeerConfig::new("server", protocol, vec![path]) };
+        let config = Config { identity: None, mtu: 1_400, merge: Merge::default(), peers: vec![peer] };
+        let keys = keys(number);
+        let seed = *keys.public().as_bytes();
+        let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let identity = Identity { keys, capabilities: Capabilities::new(true), clock: Clock::new(today) };
+        let [.., a, b, c] = (number as u32 + 2).to_be_bytes();
+        let socket = UdpSocket::bind((Ipv4Addr::new(127, 1 + a, b, c), 0))?;
+        socket.set_nonblocking(true)?;
+        let endpoint = Endpoint::native(Time::START, &config, SessionTable::new(identity, seed));
+        Ok(Self { endpoint, socket, due: None, up: None })
+    }
+}

@@ -1,0 +1,136 @@
+//! Many sites that begin at once, at a server that gets its peers from a source.
+//!
+//! ```text
+//!   crowd: an endpoint of the core for each site --- UDP on loopback --- mpt up --- Unix socket --- source
+//! ```
+//!
+//! Crowd and source share the machine with the server, so the figures are lower bounds for the server. All sites have
+//! addresses of their own on loopback: under load the server limits the handshakes of one address.
+
+mod crowd;
+mod server;
+mod source;
+
+use crate::error::{Context, LabError, Result};
+use crate::topology::Topology;
+use crowd::Crowd;
+use mpt_proto::crypto::keys::KeyPair;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use server::Server;
+use source::Source;
+use std::{
+    fmt,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Sites that connect.
+    pub count: usize,
+    /// Keys that the source knows, those of the sites among them.
+    pub known: usize,
+    /// Time limit until all sites have a session.
+    pub limit: Duration,
+    /// Time for which the sessions are kept then.
+    pub rest: Duration,
+}
+
+/// The figures.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Sites that connected.
+    pub count: usize,
+    /// Sites that have a session.
+    pub up: usize,
+    /// Peers of the server at the end.
+    pub peers: usize,
+    /// Questions to the source.
+    pub asked: u64,
+    /// Time until half of the sites had a session, and until all had one.
+    pub times: [Duration; 2],
+    /// The most sites that got a session within a second.
+    pub best_second: usize,
+    /// Memory of the server for each site in KiB, at the end.
+    pub memory: f64,
+    /// The longest turn of the server while sites connected, and while all were connected.
+    pub turns: [Duration; 2],
+    /// Share of a processor that the server took while all were connected.
+    pub idle_load: f64,
+    /// Time of `mpt status --peer`, without the start of the program, and of a list of all peers.
+    pub status: [Duration; 2],
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { count, up, peers, asked, times: [half, all], best_second, memory, .. } = self;
+        let seconds = all.as_secs_f64();
+        writeln!(f, "{up} of {count} sites have a session; {peers} peers, {asked} questions")?;
+        writeln!(f, "half of them after {:.2} s, all after {seconds:.2} s", half.as_secs_f64())?;
+        writeln!(f, "{:.0} sessions/s, {best_second} in the best second", *up as f64 / seconds.max(1e-9))?;
+        writeln!(f, "{memory:.1} KiB of memory for each site")?;
+        let [connecting, resting] = self.turns.map(|turn| turn.as_secs_f64() * 1e3);
+        writeln!(f, "longest turn {connecting:.2} ms while they connect, {resting:.2} ms later")?;
+        writeln!(f, "{:.1} % of a processor while all are connected", self.idle_load * 100.0)?;
+        let [one, list] = self.status.map(|time| time.as_secs_f64() * 1e3);
+        write!(f, "status of one peer in {one:.2} ms, of all in {list:.0} ms")
+    }
+}
+
+/// Starts a server, the program `mpt`, and connects the sites of a plan.
+///
+/// # Errors
+/// No root, no such program, or the system refused something.
+pub fn run(program: &Path, plan: &Plan) -> Result<Outcome> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err(LabError::NotRoot);
+    }
+    raise_descriptors(plan.count)?;
+    let name = format!("{}-sites", Topology::unique_name());
+    let server_keys = KeyPair::generate([2; 32]);
+    let server = Server::start(program, &name, &server_keys)?;
+    let source = Source::listen(&server.source_socket(), plan.known.max(plan.count))?;
+    server.wait_for(|report| report["peer_source"]["connected"] == true)?;
+    let alone = server.memory()?;
+    let mut crowd = Crowd::open(&server.netns, plan.count, server_keys.public())?;
+    let sampler = server.sample_turns(Duration::ZERO);
+    let begin = Instant::now();
+    crowd.run(plan.limit, |crowd| crowd.up() == plan.count);
+    let connecting = sampler.end();
+    let (ticks, rest, sampler) =
+        (server.processor_time()?, Instant::now(), server.sample_turns(plan.rest.min(Duration::from_secs(3))));
+    crowd.run(plan.rest, |_| false);
+    let resting = sampler.end();
+    let idle_load = (server.processor_time()? - ticks).as_secs_f64() / rest.elapsed().as_secs_f64().max(1e-9);
+    let report = server.report(0, 0)?;
+    let mut times = crowd.times(begin);
+    times.sort_unstable();
+    let at = |index: usize| times.get(index).copied().unwrap_or_default();
+    let in_second =
+        |from: &Duration| times.iter().filter(|at| (*from..*from + Duration::from_secs(1)).contains(at)).count();
+    let outcome = Outcome {
+        count: plan.count,
+        up: times.len(),
+        peers: report["peer_count"].as_u64().unwrap_or(0) as usize,
+        asked: source.asked(),
+        times: [at(times.len() / 2), at(times.len().saturating_sub(1))],
+        best_second: times.iter().step_by((times.len() / 200).max(1)).map(in_second).max().unwrap_or(0),
+        memory: (server.memory()? as f64 - alone as f64) / plan.count as f64,
+        turns: [connecting, resting],
+        idle_load,
+        status: [server.time_of_one()?, server.time_of_all()?],
+    };
+    Ok(outcome)
+}
+
+/// Each site has a socket.
+fn raise_descriptors(count: usize) -> Result<()> {
+    let needed = count as u64 + 200;
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(std::io::Error::from).context("getrlimit")?;
+    if soft >= needed {
+        return Ok(());
+    }
+    let set = setrlimit(Resource::RLIMIT_NOFILE, needed, hard.max(needed)).map_err(std::io::Error::from);
+    set.context("setrlimit: a descriptor for each site")
+}

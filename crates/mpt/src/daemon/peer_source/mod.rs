@@ -1,0 +1,415 @@
+//! Peers on demand: an unknown key that initiates is a question to the source of peers, whose answer is a peer like one
+//! of a file. `docs/peer-source.md` has the messages.
+//!
+//! ```text
+//! core: unknown key --> ask --> source --> answer --> parse, check, compare with the others --> core: add peer
+//!                                      --> remove, drain --> core: remove peer
+//! core: session of a peer --> up, down --> source
+//! ```
+//!
+//! Peers of the source are in the core and in [`SourcePeers`], not in the configuration: a reload does not touch them,
+//! and nothing here can remove a peer of a file. Established sessions do not need the source.
+
+mod announce;
+mod connection;
+mod log;
+mod message;
+mod peers;
+
+use std::collections::BTreeMap;
+
+use mpt_linux::reactor::Ready;
+use mpt_proto::Availability;
+use mpt_proto::crypto::keys::PublicKey;
+use mpt_proto::endpoint::{QUESTION_TIME, UnknownKey};
+use mpt_proto::time::Time;
+
+use super::{Daemon, PEER_SOURCE, setup};
+use crate::Failure;
+use crate::config::model::Peer;
+use crate::config::{File, peer_source};
+use crate::control::report::PeerSourceReport;
+use announce::Announcements;
+use connection::Connection;
+use log::RareLog;
+use message::{FromSource, Hex, Text, ToSource};
+use peers::SourcePeers;
+
+/// The source of peers, what it has answered, and what it knows.
+#[derive(Debug)]
+pub struct Source {
+    config: peer_source::PeerSource,
+    /// The configuration without peers, in which each answer is checked.
+    template: File,
+    connection: Connection,
+    peers: SourcePeers,
+    announcements: Announcements,
+    next_question: u64,
+    /// The questions of this connection that are not answered.
+    asked: BTreeMap<u64, (Time, PublicKey)>,
+    /// No peer of the source is served, until the source ends this or the connection.
+    drained: bool,
+    counts: Counts,
+    bad_line: RareLog,
+    bad_peer: RareLog,
+    full: RareLog,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    asked: u64,
+    added: u64,
+    refused: u64,
+    bad_lines: u64,
+    bad_peers: u64,
+    removed: u64,
+    evicted: u64,
+}
+
+impl Source {
+    /// Makes the source of a configuration, if it has one.
+    pub fn of(file: &File) -> Option<Self> {
+        let config = file.peer_source.clone()?;
+        let connection = Connection::new(config.socket.value.clone(), PEER_SOURCE);
+        Some(Self {
+            config,
+            template: template(file),
+            connection,
+            peers: SourcePeers::default(),
+            announcements: Announcements::default(),
+            next_question: 1,
+            asked: BTreeMap::new(),
+            drained: false,
+            counts: Counts::default(),
+            bad_line: RareLog::default(),
+            bad_peer: RareLog::default(),
+            full: RareLog::default(),
+        })
+    }
+
+    /// Takes a configuration that was read again. Peers that are known keep the earlier one.
+    pub fn on_reload(&mut self, file: &File) {
+        self.template = template(file);
+        if let Some(config) = &file.peer_source {
+            self.config = config.clone();
+        }
+    }
+
+    /// Returns the state for `mpt status`.
+    pub fn report(&self) -> PeerSourceReport {
+        let Counts { asked, added, refused, bad_lines, bad_peers, removed, evicted } = self.counts;
+        PeerSourceReport {
+            socket: self.connection.path().display().to_string(),
+            connected: self.connection.is_open(),
+            drained: self.drained,
+            peers: self.peers.len(),
+            sessions: self.announcements.count,
+            asked,
+            added,
+            refused,
+            bad_lines,
+            bad_peers,
+            removed,
+            evicted,
+            lost_connections: self.connection.losses,
+        }
+    }
+
+    fn ask(&mut self, now: Time, about: &UnknownKey) {
+        while let Some(first) = self.asked.first_entry().filter(|first| now.since(first.get().0) >= QUESTION_TIME) {
+            first.remove();
+        }
+        let number = self.next_question;
+        self.next_question += 1;
+        self.asked.insert(number, (now, about.key));
+        self.counts.asked += 1;
+        self.connection.send(&ToSource::Ask { ask: number, key: Text(&about.key), timestamp: Hex(about.timestamp) });
+    }
+}
+
+fn template(file: &File) -> File {
+    File { peers: Vec::new(), warnings: Vec::new(), ..file.clone() }
+}
+
+impl Daemon {
+    /// Reads from the source.
+    pub(super) fn handle_peer_source(&mut self, now: Time, ready: &Ready) {
+        if let Some(source) = self.peer_source.as_mut().filter(|_| ready.readable) {
+            source.connection.receive(now);
+        }
+    }
+
+    /// Takes the messages of the source, and asks it about unknown keys.
+    pub(super) fn poll_peer_source(&mut self, now: Time) {
+        let Some(source) = &mut self.peer_source else { return };
+        let was_open = source.connection.is_open();
+        if source.connection.connect(now, &self.driver.reactor) {
+            self.greet_source(now);
+        } else if !was_open {
+            self.end_drain();
+        }
+        for _ in 0..MAX_LINES {
+            let line = self.peer_source.as_mut().and_then(|source| source.connection.next_line(now));
+            let Some(line) = line else { break };
+            self.handle_line(now, &line);
+        }
+        self.ask_source(now);
+        self.drain_some();
+        self.evict_peers(now);
+    }
+
+    /// Sends to the source what has changed in this turn. Returns the next deadline of [`Self::poll_peer_source`].
+    pub(super) fn flush_peer_source(&mut self, now: Time) -> Option<Time> {
+        let source = self.peer_source.as_mut()?;
+        let endpoint = &self.driver.endpoint;
+        let announces = source.announcements.send(endpoint, &mut source.connection);
+        source.connection.flush(now, &self.driver.reactor);
+        if !source.connection.is_open() {
+            source.asked.clear();
+        }
+        let drains = source.drained && source.peers.len() > 0;
+        let again = source.connection.has_line() || drains || announces && source.connection.has_room();
+        let peers = source.peers.next_deadline();
+        [source.connection.next_deadline(), again.then_some(now), peers].into_iter().flatten().min()
+    }
+
+    fn greet_source(&mut self, now: Time) {
+        let Some(source) = &mut self.peer_source else { return };
+        let Some(identity) = &self.file.identity else { return };
+        let public_key = Text(identity.public());
+        source.connection.send(&ToSource::Hello { hello: 1, server_id: self.file.server_id, public_key });
+        source.announcements.begin_again();
+        source.asked.clear();
+        source.drained = false;
+        // The questions of the last connection are open, and so are those that came while there was none.
+        while self.driver.endpoint.poll_unknown_key().is_some() {}
+        for about in self.driver.endpoint.unknown_keys(now) {
+            source.ask(now, &about);
+        }
+    }
+
+    fn end_drain(&mut self) {
+        if let Some(source) = self.peer_source.as_mut().filter(|source| source.drained) {
+            source.drained = false;
+            tracing::info!("the source of peers is gone, which ends the drain");
+        }
+    }
+
+    fn ask_source(&mut self, now: Time) {
+        let Some(source) = &mut self.peer_source else { return };
+        while source.drained || source.connection.has_room() {
+            let Some(about) = self.driver.endpoint.poll_unknown_key() else { return };
+            match source.drained {
+                true => self.driver.endpoint.refuse_unknown_key(now, &about.key),
+                false => source.ask(now, &about),
+            }
+        }
+    }
+
+    fn handle_line(&mut self, now: Time, line: &[u8]) {
+        let Some(source) = &mut self.peer_source else { return };
+        match FromSource::decode(line) {
+            Ok(FromSource::Peer { answer, body }) => {
+                let Some((_, key)) = source.asked.remove(&answer) else {
+                    return tracing::debug!(answer, "an answer to no open question");
+                };
+                if let Err(failure) = self.add_source_peer(now, key, &body) {
+                    self.refuse_bad_peer(now, &key, &failure);
+                }
+            }
+            Ok(FromSource::No { answer, why }) => {
+                let Some((_, key)) = source.asked.remove(&answer) else { return };
+                source.counts.refused += 1;
+                tracing::debug!(%key, why, "refused by the source of peers");
+                self.driver.endpoint.refuse_unknown_key(now, &key);
+            }
+            Ok(FromSource::Remove { key, reason }) => {
+                let Some(name) = self.remove_source_peer(&key, "removed") else {
+                    return tracing::debug!(%key, "not a peer of the source, and not removed");
+                };
+                self.count(|counts| counts.removed += 1);
+                tracing::info!(peer = name, reason, "removed by the source of peers");
+            }
+            Ok(FromSource::Drain(on)) => self.set_drained(on),
+            Err(error) => {
+                source.counts.bad_lines += 1;
+                if source.bad_line.may_log(now) {
+                    let bad = source.counts.bad_lines;
+                    tracing::warn!(
+                        error,
+                        bad,
+                        "a line of the source of peers is no message; hint: docs/peer-source.md"
+                    );
+                }
+            }
+        }
+    }
+
+    fn set_drained(&mut self, on: bool) {
+        let Some(source) = &mut self.peer_source else { return };
+        if std::mem::replace(&mut source.drained, on) != on {
+            let peers = source.peers.len();
+            match on {
+                true => tracing::info!(peers, "drained by the source of peers: its sessions end"),
+                false => tracing::info!("the source of peers has ended the drain"),
+            }
+        }
+    }
+
+    /// Removes some peers while the source drains this server.
+    fn drain_some(&mut self) {
+        for _ in 0..MAX_REMOVALS {
+            let source = self.peer_source.as_ref().filter(|source| source.drained);
+            let Some(key) = source.and_then(|source| source.peers.any()) else { return };
+            self.remove_source_peer(&key, "drained");
+            self.count(|counts| counts.removed += 1);
+        }
+    }
+
+    /// Adds the peer of an answer.
+    fn add_source_peer(&mut self, now: Time, key: PublicKey, body: &str) -> Result<(), Failure> {
+        let Some(source) = self.peer_source.as_mut().filter(|source| !source.drained) else {
+            self.driver.endpoint.refuse_unknown_key(now, &key);
+            return Ok(());
+        };
+        let peer = peer_source::peer(&source.template, &source.config, body).map_err(first)?;
+        if self.driver.endpoint.index_of_key(&key).is_some() {
+            return Ok(());
+        }
+        self.check_source_peer(&peer, &key)?;
+        if !self.make_room_for_peer() {
+            let Some(source) = &mut self.peer_source else { return Ok(()) };
+            self.driver.endpoint.refuse_unknown_key(now, &key);
+            if source.full.may_log(now) {
+                tracing::warn!(
+                    peers = source.peers.len(),
+                    "no room for another peer of the source; hint: add a server"
+                );
+            }
+            return Ok(());
+        }
+        tracing::debug!(peer = %peer.name, "peer of the source added");
+        let name = peer.name.value.clone();
+        self.driver.endpoint.add_peer(now, &setup::core_config(&self.file, &peer, Vec::new()));
+        if let Some(source) = &mut self.peer_source {
+            source.peers.add(now, key, name);
+            source.counts.added += 1;
+        }
+        Ok(())
+    }
+
+    /// Compares a peer with the others, as the checks of a file do.
+    fn check_source_peer(&self, peer: &Peer, key: &PublicKey) -> Result<(), Failure> {
+        let endpoint = &self.driver.endpoint;
+        let name_of = |index: usize| endpoint.peers()[index].name().to_owned();
+        if peer.protocol.public_key().as_ref() != Some(key) {
+            let failure = Failure::new("public_key: not the key of the question");
+            return Err(failure.hint("the answer to a question has the key that was asked about"));
+        }
+        if endpoint.has_peer(&peer.name) {
+            let failure = Failure::new(format!("name: another peer has the name {:?}", peer.name.value));
+            return Err(failure.hint("give each peer a unique name; remove the other one first if it is the same site"));
+        }
+        for net in &peer.networks {
+            if let Some(other) = endpoint.peers_with_network(net.value).first() {
+                let failure = Failure::new(format!("networks: {} is a network of {}", net.value, name_of(*other)));
+                return Err(failure.hint("give each peer its own; remove the other one first if it is the same site"));
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse_bad_peer(&mut self, now: Time, key: &PublicKey, failure: &Failure) {
+        self.driver.endpoint.refuse_unknown_key(now, key);
+        let Some(source) = &mut self.peer_source else { return };
+        source.counts.bad_peers += 1;
+        if source.bad_peer.may_log(now) {
+            tracing::warn!(%key, bad = source.counts.bad_peers, "a peer of the source is refused: {failure}");
+        }
+    }
+
+    /// Removes a peer of the source with its session and its routes; `reason` is for the source. Returns its name; none
+    /// if the source has no such peer.
+    pub(super) fn remove_source_peer(&mut self, key: &PublicKey, reason: &'static str) -> Option<String> {
+        let source = self.peer_source.as_mut()?;
+        let name = source.peers.remove(key)?;
+        source.announcements.set(key, None, reason);
+        if let Err(error) = self.driver.endpoint.remove_peer(&name) {
+            tracing::warn!(peer = name, %error, "peer not removed");
+        }
+        self.forget_session_routes(&name);
+        Some(name)
+    }
+
+    /// Removes the peers of the source that have the name, the key or a network of one of these: those of files have
+    /// precedence.
+    pub(super) fn yield_to_files(&mut self, peers: &[Peer]) {
+        let Some(source) = &self.peer_source else { return };
+        let endpoint = &self.driver.endpoint;
+        let same = |peer: &Peer| {
+            let networks = peer.networks.iter().flat_map(|net| endpoint.peers_with_network(net.value)).copied();
+            let key = peer.protocol.public_key().and_then(|key| endpoint.index_of_key(&key));
+            networks.chain(endpoint.index_of(&peer.name)).chain(key).collect::<Vec<_>>()
+        };
+        let keys = peers.iter().flat_map(same).filter_map(|index| endpoint.peers()[index].public_key().copied());
+        let keys: Vec<_> = keys.filter(|key| source.peers.contains(key)).collect();
+        for key in keys {
+            if let Some(name) = self.remove_source_peer(&key, "removed") {
+                tracing::info!(peer = name, "peer of the source removed: a peer of the configuration is in its place");
+            }
+        }
+    }
+
+    /// Notes the state of a peer's session, for the source and for the time for which its peer is kept.
+    pub(super) fn note_session(&mut self, now: Time, index: usize, availability: Availability) {
+        let Some(source) = &mut self.peer_source else { return };
+        let Some(key) = self.driver.endpoint.peers()[index].public_key() else { return };
+        source.announcements.set(key, message::role(availability), "expired");
+        source.peers.note(now, key, availability != Availability::Unreachable);
+    }
+
+    fn evict_peers(&mut self, now: Time) {
+        for _ in 0..MAX_REMOVALS {
+            let due = self.peer_source.as_ref().and_then(|source| source.peers.due(now));
+            let Some(key) = due else { return };
+            self.evict(&key);
+        }
+    }
+
+    /// Returns true if there is room for one more, after the peer that has been without a session for the longest time
+    /// was forgotten if needed.
+    fn make_room_for_peer(&mut self) -> bool {
+        let Some(source) = &self.peer_source else { return false };
+        if source.peers.len() < MAX_PEERS {
+            return true;
+        }
+        let Some(key) = source.peers.first_idle() else { return false };
+        self.evict(&key);
+        true
+    }
+
+    fn evict(&mut self, key: &PublicKey) {
+        if let Some(name) = self.remove_source_peer(key, "expired") {
+            tracing::debug!(peer = name, "peer of the source forgotten: it has no session");
+            self.count(|counts| counts.evicted += 1);
+        }
+    }
+
+    fn count(&mut self, count: impl FnOnce(&mut Counts)) {
+        if let Some(source) = &mut self.peer_source {
+            count(&mut source.counts);
+        }
+    }
+}
+
+/// Returns the first of several problems with an answer.
+fn first(problems: Vec<crate::config::Problem>) -> Failure {
+    problems.into_iter().next().map_or_else(|| Failure::new("no peer"), Failure::from)
+}
+
+/// Lines of the source that are handled in one turn: an answer with its handshake takes a third of a millisecond.
+const MAX_LINES: usize = 3;
+/// Peers that are removed in one turn.
+const MAX_REMOVALS: usize = 16;
+/// Peers of the source that are kept, with or without a session.
+const MAX_PEERS: usize = 20_000;
