@@ -333,4 +333,6 @@ pub fn timestamp(text: &str) -> Option<u128> {
 }
 
 #[cfg(test)]
+mod cases;
+#[cfg(test)]
 mod interleavings;

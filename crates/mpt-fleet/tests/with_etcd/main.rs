@@ -1,7 +1,11 @@
 //! `mpt-fleet` with a real etcd. Without etcd each test reports that it is skipped.
 
+#![allow(clippy::unwrap_used, reason = "a failure here is a failure of the test")]
+
 mod rig;
 
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rig::{Etcd, Fleet, OTHER, SITE, TOKEN, Tunnel, wait_for};
@@ -190,6 +194,19 @@ fn questions_wait_for_an_etcd_that_is_not_reachable_at_the_start() {
     etcd.run();
     assert_eq!(tunnel.next()["no"], "unknown key");
     fleet.wait_until_ready();
+}
+
+#[test]
+fn the_metrics_are_in_the_format_of_prometheus() {
+    let Some(etcd) = Etcd::start() else { return };
+    let (_, text) = Fleet::start(&etcd, 3).request("GET", "/metrics", "", "");
+    let mut promtool = Command::new("promtool");
+    let Ok(mut child) = promtool.args(["check", "metrics"]).stdin(Stdio::piped()).spawn() else {
+        eprintln!("skipped: needs promtool, of the package prometheus");
+        return;
+    };
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success(), "{text}");
 }
 
 #[test]
