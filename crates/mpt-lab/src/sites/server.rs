@@ -128,7 +128,7 @@ impl Server {
     }
 }
 
-/// A thread that asks for the longest turn.
+/// A thread that reads the longest turn.
 pub(super) struct Sampler {
     ended: Arc<AtomicBool>,
     thread: JoinHandle<Duration>,
@@ -148,7 +148,11 @@ fn request(socket: &Path, request: &Value) -> Result<Value> {
     let mut line = String::new();
     BufReader::new(&stream).read_line(&mut line).context("a report")?;
     let unreadable = |_| LabError::Unreadable { tool: "mpt".into(), message: line.clone() };
-    serde_json::from_str(&line).map_err(unreadable)
+    let mut response: Value = serde_json::from_str(&line).map_err(unreadable)?;
+    match response["status"].take() {
+        Value::Null => Err(LabError::Failed { command: request.to_string(), message: line }),
+        report => Ok(report),
+    }
 }
 
 const START_LIMIT: Duration = Duration::from_secs(60);

@@ -79,7 +79,10 @@ impl Client {
     /// # Errors
     /// As for [`Self::status`].
     pub fn status_with_rates(&mut self, peer: Option<&str>) -> Result<Report, Failure> {
-        let mut request = || peer.map_or_else(|| self.status(), |peer| self.status_of(peer));
+        let mut request = || match peer {
+            Some(peer) => self.status_of(peer),
+            None => self.status(),
+        };
         let before = request()?;
         thread::sleep(RATE_INTERVAL);
         let mut report = request()?;

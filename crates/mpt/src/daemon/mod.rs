@@ -19,7 +19,8 @@
 //! configuration, [`tls_paths`] uses paths over TLS while no other one answers, [`tls_helper`] runs the process that
 //! accepts them, [`control_port`] is the protocol of the original MPT, [`qlog`] writes the event trace, [`processor`]
 //! measures how busy this process is, [`peer_source`] adds peers on demand, and [`diagnosis`] logs why a tunnel does
-//! not connect. [`leftovers`] removes what a killed tunnel left behind. This file opens everything, and is the main loop over all of them and signals.
+//! not connect. [`leftovers`] removes what a killed tunnel left behind. This file opens
+//! everything, and is the main loop over all of them and signals.
 
 mod bypass;
 mod bypass_rules;

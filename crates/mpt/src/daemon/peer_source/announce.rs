@@ -1,4 +1,4 @@
-//! What the source is to learn about sessions: `up` and `down`. A state that ends before the source reads is not sent,
+//! News of sessions for the source: `up` and `down`. A state that ends before the source reads is not sent,
 //! so what waits is bounded by the number of peers.
 
 use std::collections::{HashMap, VecDeque};

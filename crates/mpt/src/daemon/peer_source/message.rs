@@ -15,7 +15,7 @@ pub enum ToSource<'a> {
     Up { event: &'a str, key: Text<&'a PublicKey>, name: &'a str, timestamp: Hex, role: &'a str },
     /// A peer has no working session any more.
     Down { event: &'a str, key: Text<&'a PublicKey>, reason: &'a str },
-    /// Who has this key?
+    /// A question about a key.
     Ask { ask: u64, key: Text<&'a PublicKey>, timestamp: Hex },
 }
 
