@@ -107,9 +107,9 @@ pub fn remove(key: &Key, reason: &str) -> String {
     json!({"remove": key, "reason": reason}).to_string()
 }
 
-/// Returns the line that makes the sites move to other servers.
-pub fn drain() -> String {
-    json!({"drain": true}).to_string()
+/// Returns the line that makes the sites move to other servers, or ends that.
+pub fn drain(drains: bool) -> String {
+    json!({"drain": drains}).to_string()
 }
 
 /// Opens the socket. A socket that a killed process left is replaced. The mode is that of the process' umask.

@@ -180,7 +180,10 @@ impl Fleet {
         info!("the tunnel is connected, with the public key {public_key}");
         self.tunnel.has_greeted = true;
         self.server.send_modify(|server| server.public_key = Some(public_key));
-        self.send_drain();
+        // A drain ends with the connection.
+        if self.is_draining() {
+            self.send_drain();
+        }
         for (key, reason) in std::mem::take(&mut self.tunnel.owed) {
             self.send_removal(&key, reason);
         }
@@ -263,7 +266,7 @@ impl Fleet {
             }
         }
         self.seen.store(self.cache.revision(), Ordering::Relaxed);
-        if self.is_draining() && !was_draining {
+        if self.is_draining() != was_draining {
             self.send_drain();
         }
     }
@@ -316,9 +319,9 @@ impl Fleet {
     }
 
     fn send_drain(&mut self) {
-        if self.is_draining() && self.send(daemon::drain()) {
-            info!("server {} drains", self.config.server_id);
-        }
+        let drains = self.is_draining();
+        info!("server {} {}", self.config.server_id, if drains { "drains" } else { "admits sites" });
+        self.send(daemon::drain(drains));
     }
 
     /// Sends a line. Returns false without a tunnel. One that reads no more loses its connection.

@@ -49,6 +49,7 @@ impl Registration {
                 Ok(lease) => lease,
                 Err(error) => {
                     warn!("cannot register server {}: {error}; tries again", self.config.server_id);
+                    self.again.notify_one();
                     sleep(RETRY).await;
                     continue;
                 }
@@ -107,6 +108,7 @@ impl Registration {
                 }
                 Err(error) if renewed.elapsed() > self.config.lease() => {
                     warn!("{error}; sessions stay, and no site is taken over until etcd answers");
+                    self.again.notify_one();
                     return;
                 }
                 // A watch at a member that is silent notices nothing by itself.

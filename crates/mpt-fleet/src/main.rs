@@ -48,7 +48,7 @@ enum Command {
     Drain {
         /// The server
         id: ServerId,
-        /// Admit sites again, after the tunnel has been restarted
+        /// Admit sites again
         #[arg(long)]
         end: bool,
     },

@@ -6,8 +6,8 @@
 //! A record carries a [`Token`]. A server replaces the record of another one only by a greater token:
 //!
 //! - A handshake has the token of its timestamp, since a site's later handshake has a later timestamp.
-//! - A site that changes its server without a handshake, to a session it held in reserve, has made its choice later
-//!   than every claim that is in the registry. The new token is the record's, with `turn` raised by one.
+//! - A site that changes its server without a handshake, to a session that was in reserve or without a path, has chosen
+//!   later than every claim that is in the registry. The new token is the record's, with `turn` raised by one.
 //!
 //! A server whose session is in use while another one holds the record with a token that is not smaller gives up that
 //! session, but not at once: the news that the site holds it in reserve may be on its way. It waits [`PATIENCE`] ticks.
@@ -88,6 +88,8 @@ pub struct Owners {
 #[derive(Debug, Default)]
 struct Entry {
     session: Option<Session>,
+    /// Timestamp of the session that ended last, and the ticks for which it may return.
+    ended: Option<(u128, u16)>,
     /// The state of the record, and the revision at which it was so.
     record: Option<Record>,
     seen_at: u64,
@@ -114,6 +116,8 @@ enum Request {
     Failed,
 }
 
+/// Ticks for which a session without a path may get one again. A tunnel forgets such a peer earlier.
+const RETURN: u16 = 480;
 /// Ticks until a session that another server's claim contradicts is ended.
 pub const PATIENCE: u8 = 3;
 
@@ -130,6 +134,8 @@ impl Owners {
         let token = match &entry.session {
             Some(before) if !before.in_use => None,
             Some(before) if before.timestamp == timestamp => before.token,
+            // The paths of the session failed, and work again.
+            None if entry.ended.is_some_and(|(ended, _)| ended == timestamp) => None,
             _ => fresh,
         };
         entry.session = Some(Session { timestamp, in_use, token, lost_for: 0 });
@@ -143,8 +149,10 @@ impl Owners {
             session.in_use = false;
             self.decide(key);
         }
-        if let Some(entry) = self.keys.get_mut(key) {
-            entry.session = None;
+        if let Some(entry) = self.keys.get_mut(key)
+            && let Some(session) = entry.session.take()
+        {
+            entry.ended = Some((session.timestamp, RETURN));
         }
         self.forget_if_empty(key);
     }
@@ -196,6 +204,7 @@ impl Owners {
     /// Some time has passed.
     pub fn handle_tick(&mut self) {
         for (key, entry) in &mut self.keys {
+            entry.ended = entry.ended.and_then(|(ended, left)| Some((ended, left.checked_sub(1)?)));
             if entry.request == Request::Failed {
                 entry.request = Request::Sent;
                 self.acts.push_back(Act::Read { key: key.clone() });
@@ -211,6 +220,7 @@ impl Owners {
                 self.acts.push_back(Act::Remove { key: key.clone(), owner });
             }
         }
+        self.keys.retain(|_, entry| !entry.is_empty());
     }
 
     /// Returns what is to be done next.
@@ -241,17 +251,17 @@ impl Owners {
     }
 
     fn forget_if_empty(&mut self, key: &Key) {
-        if self
-            .keys
-            .get(key)
-            .is_some_and(|entry| entry.session.is_none() && entry.record.is_none() && entry.request != Request::Sent)
-        {
+        if self.keys.get(key).is_some_and(Entry::is_empty) {
             self.keys.remove(key);
         }
     }
 }
 
 impl Entry {
+    fn is_empty(&self) -> bool {
+        self.session.is_none() && self.ended.is_none() && self.record.is_none() && self.request != Request::Sent
+    }
+
     fn claim(&self) -> Option<Claim> {
         self.record.and_then(|record| record.claim)
     }
@@ -322,5 +332,7 @@ pub fn timestamp(text: &str) -> Option<u128> {
     u128::from_str_radix(text, 16).ok().filter(|_| is_hex)
 }
 
+#[cfg(test)]
+mod cases;
 #[cfg(test)]
 mod interleavings;

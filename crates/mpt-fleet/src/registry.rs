@@ -91,9 +91,9 @@ impl FromStr for Name {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        match (1..=64).contains(&text.len()) && text.chars().all(is_plain) {
+        match (1..=32).contains(&text.len()) && text.chars().all(is_plain) {
             true => Ok(Self(text.to_owned())),
-            false => Err(format!("{text:?} is no name: 1 to 64 letters, digits, \".\", \"-\" and \"_\"")),
+            false => Err(format!("{text:?} is no name: 1 to 32 letters, digits, \".\", \"-\" and \"_\"")),
         }
     }
 }

@@ -124,7 +124,7 @@ enum Command {
         #[arg(long, default_value = "demo-fleet.svg")]
         picture: PathBuf,
     },
-    /// Connects many sites at once to a server that gets its peers from a source.
+    /// Connects many sites to a server that gets its peers from a source.
     Sites {
         /// Sites that connect.
         #[arg(long, default_value_t = 1_000)]
@@ -132,6 +132,9 @@ enum Command {
         /// Keys that the source knows; default: those of the sites.
         #[arg(long, default_value_t = 0)]
         known: usize,
+        /// Sites that begin in a second.
+        #[arg(long, default_value_t = 250)]
+        rate: usize,
         /// Seconds for which the sessions are kept when all have one.
         #[arg(long, default_value_t = 20)]
         seconds: u64,
@@ -202,7 +205,7 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
             let mut print = |row: &flood::FloodResult| println!("{row}");
             flood::run(&path, Duration::from_secs(seconds), &mut print).map_err(Into::into)
         }
-        Command::Sites { count, known, seconds } => sites(count, known, Duration::from_secs(seconds)),
+        Command::Sites { count, known, rate, seconds } => sites(count, known, rate, Duration::from_secs(seconds)),
         Command::Cost(args) => cost::run(&args),
         Command::Chaos { seconds, seed } => chaos(Duration::from_secs(seconds), Seed(seed)),
         Command::Selftest => selftest(),
@@ -213,9 +216,9 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
     }
 }
 
-fn sites(count: usize, known: usize, rest: Duration) -> Result<(), Box<dyn Error>> {
+fn sites(count: usize, known: usize, rate: usize, rest: Duration) -> Result<(), Box<dyn Error>> {
     let program = mpt_lab::tunnel::program().ok_or(mpt_lab::error::LabError::NoTunnel)?;
-    let plan = mpt_lab::sites::Plan { count, known, limit: Duration::from_secs(300), rest };
+    let plan = mpt_lab::sites::Plan { count, known, rate, limit: Duration::from_secs(300), rest };
     println!("{}", mpt_lab::sites::run(&program, &plan)?);
     Ok(())
 }

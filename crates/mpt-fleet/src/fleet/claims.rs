@@ -1,4 +1,4 @@
-//! What the claims of this server require: requests to etcd, each in a task, and sessions to end.
+//! Carries out the decisions about claims: requests to etcd, each in a task, and sessions to end.
 
 use std::sync::Arc;
 

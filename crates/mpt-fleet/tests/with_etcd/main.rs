@@ -1,7 +1,11 @@
 //! `mpt-fleet` with a real etcd. Without etcd each test reports that it is skipped.
 
+#![allow(clippy::unwrap_used, reason = "a failure here is a failure of the test")]
+
 mod rig;
 
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rig::{Etcd, Fleet, OTHER, SITE, TOKEN, Tunnel, wait_for};
@@ -193,6 +197,19 @@ fn questions_wait_for_an_etcd_that_is_not_reachable_at_the_start() {
 }
 
 #[test]
+fn the_metrics_are_in_the_format_of_prometheus() {
+    let Some(etcd) = Etcd::start() else { return };
+    let (_, text) = Fleet::start(&etcd, 3).request("GET", "/metrics", "", "");
+    let mut promtool = Command::new("promtool");
+    let Ok(mut child) = promtool.args(["check", "metrics"]).stdin(Stdio::piped()).spawn() else {
+        eprintln!("skipped: needs promtool, of the package prometheus");
+        return;
+    };
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success(), "{text}");
+}
+
+#[test]
 fn administrators_use_http_with_a_token_or_commands() {
     let Some(etcd) = Etcd::start() else { return };
     let fleet = Fleet::start(&etcd, 3);
@@ -222,8 +239,11 @@ fn administrators_use_http_with_a_token_or_commands() {
     assert_eq!(tunnel.ask(2, OTHER)["no"], "this server is draining");
     assert!(String::from_utf8(fleet.run(&["server", "list"]).stdout).unwrap().contains("203.0.113.3:4754"));
     assert!(fleet.request("GET", "/v1/servers", TOKEN, "").1.contains(r#""draining":true"#));
-    assert_eq!(fleet.tunnel().next()["drain"], true, "a tunnel that connects again");
+    drop(tunnel);
+    let mut tunnel = fleet.tunnel();
+    assert_eq!(tunnel.next()["drain"], true, "a tunnel that connects again");
     assert!(fleet.run(&["drain", "9"]).stderr.starts_with(b"error: server 9 is not registered\n  hint:"));
     assert_eq!(fleet.request("DELETE", "/v1/servers/3/drain", TOKEN, "").0, 200);
-    wait_for("the end of it", || fleet.metric("draining") == 0);
+    assert_eq!(tunnel.next()["drain"], false);
+    assert_eq!(fleet.metric("draining"), 0);
 }

@@ -3,8 +3,8 @@
 use crate::error::{Context, Result};
 use crate::topology::Netns;
 use mpt_proto::{
-    Capabilities, Clock, Config, Endpoint, Identity, KeyPair, LinkId, Merge, NativeConfig, PathConfig, PeerConfig,
-    Protocol, PublicKey, RecvMeta, SessionTable, Time,
+    Availability, Capabilities, Clock, Config, Endpoint, Identity, KeyPair, LinkId, Merge, NativeConfig, PathConfig,
+    PeerConfig, Protocol, PublicKey, RecvMeta, SessionTable, Time,
 };
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use std::{
@@ -27,6 +27,9 @@ pub(super) struct Crowd {
     epoll: Epoll,
     due: BTreeSet<(Time, usize)>,
     start: Instant,
+    /// Sites that have begun, and how many begin in a second.
+    begun: usize,
+    rate: usize,
     up: usize,
 }
 
@@ -41,8 +44,8 @@ const LINK: LinkId = LinkId(0);
 const SERVER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 4754);
 
 impl Crowd {
-    /// Opens the sockets. The sites begin with the first call of [`Self::run`].
-    pub(super) fn open(netns: &Netns, count: usize, server: &PublicKey) -> Result<Self> {
+    /// Opens the sockets. The sites begin with the first call of [`Self::run`], `rate` of them in a second.
+    pub(super) fn open(netns: &Netns, count: usize, rate: usize, server: &PublicKey) -> Result<Self> {
         let sites: io::Result<Vec<_>> = netns.enter(|| (0..count).map(|site| Site::open(site, server)).collect())?;
         let sites = sites.context("the sockets of the sites")?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io::Error::from).context("epoll")?;
@@ -50,7 +53,7 @@ impl Crowd {
             let event = EpollEvent::new(EpollFlags::EPOLLIN, number as u64);
             epoll.add(&site.socket, event).map_err(io::Error::from).context("epoll")?;
         }
-        Ok(Self { due: BTreeSet::new(), sites, epoll, start: Instant::now(), up: 0 })
+        Ok(Self { due: BTreeSet::new(), sites, epoll, start: Instant::now(), begun: 0, rate, up: 0 })
     }
 
     /// Returns the number of sites that have a session.
@@ -67,8 +70,12 @@ impl Crowd {
     pub(super) fn run(&mut self, limit: Duration, ends: impl Fn(&Self) -> bool) {
         let begin = Instant::now();
         let mut events = vec![EpollEvent::empty(); 512];
-        (0..self.sites.len()).for_each(|site| self.flush(site));
         while begin.elapsed() < limit && !ends(self) {
+            let begun = (begin.elapsed().as_secs_f64() * self.rate as f64) as usize;
+            while self.begun < begun.min(self.sites.len()) {
+                self.flush(self.begun);
+                self.begun += 1;
+            }
             let ready = self.epoll.wait(&mut events, EpollTimeout::from(5u8)).unwrap_or(0);
             for event in &events[..ready] {
                 self.receive(event.data() as usize);
@@ -105,7 +112,7 @@ impl Crowd {
             batch.bytes().chunks(batch.segment).for_each(|bytes| drop(site.socket.send_to(bytes, batch.to)));
             site.endpoint.recycle_transmit(batch);
         }
-        if site.up.is_none() && site.endpoint.peers()[0].is_up_at(LINK, SERVER) {
+        if site.up.is_none() && site.endpoint.peers()[0].availability() == Availability::InUse {
             site.up = Some(Instant::now());
             self.up += 1;
         }

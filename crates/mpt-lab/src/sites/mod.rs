@@ -31,6 +31,8 @@ pub struct Plan {
     pub count: usize,
     /// Keys that the source knows, those of the sites among them.
     pub known: usize,
+    /// Sites that begin in a second.
+    pub rate: usize,
     /// Time limit until all sites have a session.
     pub limit: Duration,
     /// Time for which the sessions are kept then.
@@ -93,7 +95,7 @@ pub fn run(program: &Path, plan: &Plan) -> Result<Outcome> {
     let source = Source::listen(&server.source_socket(), plan.known.max(plan.count))?;
     server.wait_for(|report| report["peer_source"]["connected"] == true)?;
     let alone = server.memory()?;
-    let mut crowd = Crowd::open(&server.netns, plan.count, server_keys.public())?;
+    let mut crowd = Crowd::open(&server.netns, plan.count, plan.rate, server_keys.public())?;
     let sampler = server.sample_turns(Duration::ZERO);
     let begin = Instant::now();
     crowd.run(plan.limit, |crowd| crowd.up() == plan.count);

@@ -13,6 +13,7 @@ mod doctor;
 mod endings;
 mod enrolment;
 mod enrolment_refused;
+mod fleet;
 mod forwarding;
 mod gateway;
 mod hostile;

@@ -22,23 +22,24 @@ const KEYS: [(&str, &str); 3] = [
 ];
 
 /// Returns the blocks of the guide in this language.
-fn blocks(language: &str) -> Vec<&'static str> {
+pub fn blocks(language: &str) -> Vec<&'static str> {
     let open = format!("```{language}\n");
     GUIDE.split(&open).skip(1).map(|rest| rest.split("```").next().expect("a block")).collect()
 }
 
 /// The site has two uplinks to `internet`, which leads to both servers. These share a network with the router.
-struct World {
+pub struct World {
     hosts: Vec<(&'static str, Netns)>,
-    folder: TempDir,
+    pub folder: TempDir,
     /// The public keys, in the order of [`KEYS`].
-    public: Vec<String>,
+    pub public: Vec<String>,
     daemons: Vec<(&'static str, Daemon)>,
-    routing: Vec<Child>,
+    /// Other programs, which end with the world.
+    pub routing: Vec<Child>,
 }
 
 impl World {
-    fn build(test: &str) -> Option<Self> {
+    pub fn build(test: &str) -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
             writeln!(io::stderr(), "skipped: needs root: {test}").expect("stderr takes a line");
             return None;
@@ -54,7 +55,7 @@ impl World {
         Some(world)
     }
 
-    fn host(&self, name: &str) -> &Netns {
+    pub fn host(&self, name: &str) -> &Netns {
         &self.hosts.iter().find(|(host, _)| *host == name).expect("a host").1
     }
 
@@ -123,20 +124,28 @@ impl World {
         command
     }
 
-    fn start(&mut self, host: &'static str) {
+    /// Returns the configuration of a host in the guide.
+    pub fn config(host: &str) -> String {
         let toml = blocks("toml");
-        let config = match host {
+        match host {
             "site" => toml[0].to_owned(),
             "frankfurt" => toml[1].to_owned(),
             _ => toml[1].replace("10.77.0.11", "10.77.0.12").replace("server_id = 1", "server_id = 2"),
-        };
+        }
+    }
+
+    fn start(&mut self, host: &'static str) {
+        self.start_with(host, &Self::config(host));
+    }
+
+    pub fn start_with(&mut self, host: &'static str, config: &str) {
         let folder = self.folder.path();
         let (file, log) = (folder.join(format!("{host}.toml")), folder.join(format!("{host}.log")));
-        self.daemons.push((host, Daemon::start(self.mpt(host), &self.adapt(host, &config), &file, &log)));
+        self.daemons.push((host, Daemon::start(self.mpt(host), &self.adapt(host, config), &file, &log)));
     }
 
     /// Kills a daemon as `kill -9` does.
-    fn kill(&mut self, host: &str) {
+    pub fn kill(&mut self, host: &str) {
         self.daemons.retain(|(other, _)| *other != host);
     }
 
@@ -151,22 +160,22 @@ impl World {
         self.routing.push(bird.spawn().expect("bird"));
     }
 
-    fn status(&self, host: &str) -> Value {
+    pub fn status(&self, host: &str) -> Value {
         let output = self.mpt(host).args(["status", "--json"]).output().expect("mpt runs");
         serde_json::from_slice(&output.stdout).unwrap_or_default()
     }
 
     /// Returns the uses of both servers at the site.
-    fn uses(&self) -> Vec<String> {
+    pub fn uses(&self) -> Vec<String> {
         let peers = self.status("site")["peers"].as_array().cloned().unwrap_or_default();
         peers.iter().map(|peer| peer["server"].as_str().unwrap_or_default().to_owned()).collect()
     }
 
-    fn sh(&self, host: &str, script: &str) -> String {
+    pub fn sh(&self, host: &str, script: &str) -> String {
         self.host(host).sh(script).unwrap_or_default()
     }
 
-    fn wait_until(&self, what: &str, condition: impl Fn(&Self) -> bool) {
+    pub fn wait_until(&self, what: &str, condition: impl Fn(&Self) -> bool) {
         let start = Instant::now();
         while !condition(self) {
             assert!(start.elapsed() < TIMEOUT, "not within {TIMEOUT:?}: {what}\n{}", self.diagnostics());
@@ -187,7 +196,7 @@ impl World {
         )
     }
 
-    fn has_route(&self, server: &str, metric: u32) -> bool {
+    pub fn has_route(&self, server: &str, metric: u32) -> bool {
         let routes = self.sh(server, "ip route show table 77 proto 77");
         ["10.77.0.1 ", "10.80.5.0/24 "].iter().all(|net| {
             let mut lines = routes.lines().filter(|line| line.starts_with(net));

@@ -8,8 +8,8 @@
 //!
 //! The state has a fixed bound, whatever the network sends: [`MAX_QUESTIONS`] questions, each with one initiation, and
 //! [`MAX_REFUSED_KEYS`] refused keys of 32 bytes. Before a question, an initiation has passed the handshake guard, and
-//! its sender has proved the key. A flood of random keys costs three Diffie-Hellmans for each initiation while there
-//! is room for a question, and one otherwise. It keeps other unknown keys out meanwhile; peers are not affected.
+//! its sender has proved the key. A flood of random keys costs two Diffie-Hellmans for each initiation while there is
+//! room for a question, and one otherwise. It keeps other unknown keys out meanwhile; peers are not affected.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -114,7 +114,7 @@ impl Endpoint {
         unknown_keys.forget_refused(now);
         let is_open = unknown_keys.open.contains_key(&key);
         let has_room = is_open || unknown_keys.open.len() < MAX_QUESTIONS;
-        if !unknown_keys.asks || unknown_keys.refused.contains_key(&key) || !has_room || key.is_low_order() {
+        if !unknown_keys.asks || unknown_keys.refused.contains_key(&key) || !has_room {
             return Err(Dropped::UnknownPeer);
         }
         let timestamp = claimed.timestamp(sessions.identity())?;

@@ -60,6 +60,9 @@ impl Daemon {
         if let Err(error) = self.driver.endpoint.remove_peer(&peer.name) {
             tracing::warn!(peer = %peer.name, %error, "peer not removed");
         }
+        if let Some((source, key)) = self.peer_source.as_mut().zip(peer.protocol.public_key()) {
+            source.on_peer_removed(&key);
+        }
         self.forget_peer_paths(&peer.name);
         self.forget_session_routes(&peer.name);
         self.remove_tls_paths(now, &peer.name);
