@@ -69,6 +69,6 @@ mod tests {
             load.longest_turn().as_millis()
         };
         assert_eq!([poll(100, 98), poll(200, 193), poll(900, 890)], [2, 5, 5]);
-        assert_eq!([poll(1_000, 989), poll(1_900, 1_889), poll(2_000, 1_989)], [5, 5, 1]);
+        assert_eq!([poll(1_000, 989), poll(1_900, 1_889), poll(2_000, 1_989)], [5, 5, 0]);
     }
 }
