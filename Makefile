@@ -5,7 +5,7 @@ FUZZ_SECONDS ?= 30
 # Sets CI's part of a check apart from the whole: packages of `msrv`, tests of `miri`.
 MSRV_PACKAGES ?= --workspace
 MIRI_TESTS ?= crypto::replay wire::frame wire::native reorder::sparse_window reorder::delivered_bitmap reorder::sequence
-.PHONY: all demo test check docs site wasm deny msrv miri asan fuzz mutants deb packages check-packages release interop prerequisites clean
+.PHONY: all demo fleet-demo test check docs site wasm deny msrv miri asan fuzz mutants deb packages check-packages release interop prerequisites clean
 
 all:
 	$(CARGO) build --release
@@ -14,6 +14,11 @@ all:
 demo: prerequisites
 	$(CARGO) build --release -p mpt -p mpt-lab
 	$${CARGO_TARGET_DIR:-target}/release/mpt-lab demo
+
+# Kills the servers of a fleet with etcd and BIRD, one after the other, while a host talks to its sites. Needs root.
+fleet-demo:
+	$(CARGO) build --release -p mpt -p mpt-fleet -p mpt-lab
+	$${CARGO_TARGET_DIR:-target}/release/mpt-lab fleet
 
 # The namespace tests run the programs, which `cargo test` builds before it runs any test; `cargo build` would build half
 # of the dependencies a second time with other features. Examples run first, so that the test results are

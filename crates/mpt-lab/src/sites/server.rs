@@ -94,7 +94,7 @@ impl Server {
         let status = fs::read_to_string(format!("/proc/{}/status", self.daemon.0.id())).context("its memory")?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let memory = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
-        memory.ok_or(LabError::Unreadable { tool: "/proc".into(), message: status })
+        memory.ok_or(LabError::Unreadable { tool: "/proc", message: status })
     }
 
     /// Returns the processor time that it has taken.
@@ -147,7 +147,7 @@ fn request(socket: &Path, request: &Value) -> Result<Value> {
     (&stream).write_all(format!("{request}\n").as_bytes()).context("a request")?;
     let mut line = String::new();
     BufReader::new(&stream).read_line(&mut line).context("a report")?;
-    let unreadable = |_| LabError::Unreadable { tool: "mpt".into(), message: line.clone() };
+    let unreadable = |_| LabError::Unreadable { tool: "mpt", message: line.clone() };
     let mut response: Value = serde_json::from_str(&line).map_err(unreadable)?;
     match response["status"].take() {
         Value::Null => Err(LabError::Failed { command: request.to_string(), message: line }),
