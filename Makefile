@@ -101,9 +101,9 @@ interop:
 	$(CARGO) build --release -p mpt -p mpt-lab
 	./scripts/interop/run
 
-# Makes the Debian packages of this host's architecture, mpt and mpt-lab, in target/packages. Needs no cross compiler.
+# Makes the Debian packages of this host's architecture, mpt, mpt-fleet and mpt-lab, in target/packages. Needs no cross compiler.
 deb:
-	$(CARGO) build --release -p mpt -p mpt-lab
+	$(CARGO) build --release -p mpt -p mpt-fleet -p mpt-lab
 	./scripts/build-deb
 
 # Makes target/packages: Debian packages, rpms, static tarballs, an image, SBOMs and SHA256SUMS, for the architectures in
