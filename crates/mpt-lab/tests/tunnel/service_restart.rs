@@ -163,7 +163,7 @@ fn interrupt(pings: Child) -> [u64; 2] {
 
 #[test]
 fn a_service_restart_keeps_the_interface_the_kill_switch_and_inner_connections() {
-    let Some((mut rig, manager)) = managed("kept") else { return };
+    let Some((mut rig, manager)) = managed("manager-kept") else { return };
     let before = index(&rig);
     sh(&rig.hosts.a, "ip route add 10.99.0.0/24 dev mpt0");
     let mut server = rig.hosts.b.command("iperf3");
@@ -197,7 +197,7 @@ fn a_service_restart_keeps_the_interface_the_kill_switch_and_inner_connections()
 
 #[test]
 fn a_killed_service_keeps_the_interface_and_a_stopped_one_does_not() {
-    let Some((mut rig, manager)) = managed("crashed") else { return };
+    let Some((mut rig, manager)) = managed("manager-killed") else { return };
     let before = index(&rig);
     assert!(sh(&rig.hosts.a, "ip route show 10.88.0.0/16").contains("mpt0"));
     assert!(!rig.signal(Host::A, Signal::SIGKILL).success());
@@ -219,7 +219,7 @@ fn a_killed_service_keeps_the_interface_and_a_stopped_one_does_not() {
 
 #[test]
 fn a_configuration_that_is_refused_at_a_restart_releases_the_interface() {
-    let Some((mut rig, manager)) = managed("refused") else { return };
+    let Some((mut rig, manager)) = managed("manager-bad") else { return };
     manager.set_job("restart");
     assert!(rig.signal(Host::A, Signal::SIGTERM).success());
     let mut program = manager.program(&rig);
