@@ -48,7 +48,7 @@ fn site(number: usize) -> Endpoint {
 
 fn peer(name: &str, number: usize, paths: Vec<PathConfig>) -> PeerConfig {
     let protocol = Protocol::Native(NativeConfig::new(*keys(number).public()));
-    let networks = vec![format!("10.{}.{}.0/24", number / 256, number % 256).parse().unwrap()];
+    let networks = vec![format!("10.{}.{}.0/24", number / 256, number % 256).parse().expect("a network")];
     PeerConfig { networks, ..PeerConfig::new(name, protocol, paths) }
 }
 
