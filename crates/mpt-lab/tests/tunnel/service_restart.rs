@@ -131,13 +131,19 @@ fn managed(test: &str) -> Option<(Rig, Manager)> {
 }
 
 fn config() -> String {
-    let lines = "networks = [\"0.0.0.0/0\"]\n[[peer.path]]\ninterface = \"eth1\"\nremote = \"192.168.11.2\"";
-    let top = "routes = [\"0.0.0.0/0\", \"10.88.0.0/16\"]\nkill_switch = true\noutside = []";
+    let lines =
+        "networks = [\"0.0.0.0/0\", \"10.88.0.0/16\"]\n[[peer.path]]\ninterface = \"eth1\"\nremote = \"192.168.11.2\"";
+    let top = "routes = [\"0.0.0.0/0\", \"10.88.0.0/16\"]\nkill_switch = true\noutside = []\nsession_routes = 77";
     Native::initiator(lines).on_top(top).text()
 }
 
 fn index(rig: &Rig) -> String {
     sh(&rig.hosts.a, "cat /sys/class/net/mpt0/ifindex 2>/dev/null || true")
+}
+
+/// Returns the routes that follow sessions.
+fn session_routes(rig: &Rig) -> String {
+    sh(&rig.hosts.a, "ip route show table 77 2>/dev/null || true")
 }
 
 fn tables(rig: &Rig) -> String {
@@ -179,11 +185,13 @@ fn a_service_restart_keeps_the_interface_the_kill_switch_and_inner_connections()
     assert!(rig.signal(Host::A, Signal::SIGTERM).success());
     assert_eq!(index(&rig), before, "without a process");
     assert!(tables(&rig).contains("mptkill"), "without a process");
+    assert!(session_routes(&rig).contains("10.88.0.0/16"), "without a process");
     rig.launch_by(Host::A, manager.program(&rig), &config());
     rig.wait_for_answer(&[], Family::V4, "after the restart");
     rig.wait_until("the device is stored again", |_| manager.has_stored());
 
     assert_eq!(index(&rig), before);
+    assert!(session_routes(&rig).contains("10.88.0.0/16"), "the session is back");
     assert_eq!(rig.logged(Host::A, "is kept"), 0, "its own routes are known");
     assert!(sh(&rig.hosts.a, "ip route show 10.99.0.0/24").contains("mpt0"), "the route of another program");
     let transfer = client.wait_with_output().expect("iperf3 ends");
@@ -201,6 +209,7 @@ fn a_killed_service_keeps_the_interface_and_a_stopped_one_does_not() {
     let before = index(&rig);
     assert!(sh(&rig.hosts.a, "ip route show 10.88.0.0/16").contains("mpt0"));
     assert!(!rig.signal(Host::A, Signal::SIGKILL).success());
+    assert!(!rig.signal(Host::B, Signal::SIGKILL).success());
     // Another address, and a network less.
     let other = config().replace("10.77.0.1/24", "10.77.0.3/24").replace(", \"10.88.0.0/16\"", "");
     rig.launch_by(Host::A, manager.program(&rig), &other);
@@ -209,6 +218,7 @@ fn a_killed_service_keeps_the_interface_and_a_stopped_one_does_not() {
     let addresses = sh(&rig.hosts.a, "ip -4 -o address show dev mpt0");
     assert!(addresses.contains("10.77.0.3/24") && !addresses.contains("10.77.0.1"), "{addresses}");
     assert_eq!(sh(&rig.hosts.a, "ip route show 10.88.0.0/16"), "");
+    rig.wait_until("no route follows a session that is gone", |rig| session_routes(rig).is_empty());
 
     manager.set_job("stop");
     assert!(rig.signal(Host::A, Signal::SIGTERM).success());

@@ -37,11 +37,8 @@ impl SessionRoutes {
         Self { by_peer: HashMap::new(), earlier, expires: now + KEEP_EARLIER }
     }
 
-    /// Removes the earlier routes after their time, except those that were added again.
-    fn expire(&mut self, now: Time, netlink: &mut Netlink) -> Result<(), Error> {
-        if now < self.expires {
-            return Ok(());
-        }
+    /// Removes the earlier routes, except those that were added again.
+    fn expire(&mut self, netlink: &mut Netlink) -> Result<(), Error> {
         let current: Vec<_> = self.by_peer.values().flatten().collect();
         let stale = self.earlier.extract_if(.., |_| true).filter(|route| !current.contains(&route));
         stale.map(|route| netlink.remove_route(&route).map(drop)).fold(Ok(()), Result::and)
@@ -72,7 +69,7 @@ impl Daemon {
     /// the next call.
     pub(super) fn update_session_routes(&mut self, now: Time) -> Option<Time> {
         if self.session_routes.next_deadline().is_some_and(|at| at <= now) {
-            let expired = Netlink::open().and_then(|mut netlink| self.session_routes.expire(now, &mut netlink));
+            let expired = Netlink::open().and_then(|mut netlink| self.session_routes.expire(&mut netlink));
             if let Err(error) = expired {
                 tracing::warn!(%error, "cannot remove the routes of the process before");
             }
