@@ -124,7 +124,7 @@ impl World {
         self.timestamp += 1;
         self.causes += 1;
         self.servers[index].uses.clear();
-        // A tunnel takes a new session as one in use, until the site's first word about it.
+        // The tunnel reports a new session as in use until the site sends its first path status.
         self.servers[index].set_session(Some((self.timestamp, true)));
         match in_use || index == self.chosen {
             true => self.choose(index),

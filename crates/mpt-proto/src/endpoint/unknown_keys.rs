@@ -1,10 +1,12 @@
-//! Initiations of keys that no peer has: questions to the caller, who may add the peer.
+//! Initiations of keys that no peer has. Each becomes a question to the caller, who may add the peer.
 //!
-//! ```text
-//! authentic initiation of an unknown key      add_peer: the kept initiation is handled
-//!   -> question, poll_unknown_key          ->  refuse_unknown_key: dropped; the key is not asked about for 10 s
-//!                                              nothing: dropped after 5 s
-//! ```
+//! An authentic initiation of an unknown key is kept, and [`Endpoint::poll_unknown_key`] returns the question. Then:
+//!
+//! | the caller calls | effect |
+//! |---|---|
+//! | [`Endpoint::add_peer`] | The kept initiation is answered. |
+//! | [`Endpoint::refuse_unknown_key`] | It is dropped. Questions about the key may come again after [`REFUSED_TIME`]. |
+//! | neither | It is dropped after [`QUESTION_TIME`]. |
 //!
 //! The state has a fixed bound, whatever the network sends: [`MAX_QUESTIONS`] questions, each with one initiation, and
 //! [`MAX_REFUSED_KEYS`] refused keys of 32 bytes. Before a question, an initiation has passed the handshake guard, and
@@ -13,7 +15,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use super::Endpoint;
 use crate::crypto::handshake::{ClaimedInitiation, HandshakeMessage, Tai64n};
@@ -21,6 +22,7 @@ use crate::crypto::keys::PublicKey;
 use crate::datagram::RecvMeta;
 use crate::drops::Dropped;
 use crate::time::Time;
+pub use crate::tuning::unknown_keys::{MAX_QUESTIONS, MAX_REFUSED_KEYS, QUESTION_TIME, REFUSED_TIME};
 
 /// An initiation whose sender has proved a key that no peer has. It may be a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,13 +175,3 @@ impl Question {
         UnknownKey { key, timestamp: self.timestamp, source: self.received.from }
     }
 }
-
-/// Questions that may be open: with 1,000 answers a second, those of a quarter of a second. With their initiations they
-/// take less than 128 KiB.
-pub const MAX_QUESTIONS: usize = 256;
-/// The time until a question without an answer ends. An initiator has sent two more initiations by then.
-pub const QUESTION_TIME: Duration = Duration::from_secs(5);
-/// The time for which a refused key is not asked about again: two initiations of a site that keeps trying.
-pub const REFUSED_TIME: Duration = Duration::from_secs(10);
-/// Refused keys that are remembered: 400 a second for [`REFUSED_TIME`]. The oldest are forgotten first.
-pub const MAX_REFUSED_KEYS: usize = 4_096;

@@ -17,6 +17,7 @@ pub(crate) mod reorder;
 pub(crate) mod repair;
 pub(crate) mod sched;
 pub(crate) mod servers;
+pub(crate) mod unknown_keys;
 
 use std::fmt;
 use std::str::FromStr;

@@ -297,7 +297,7 @@ struct Daemon {
     /// change of the configuration.
     narrow_peers: Option<Vec<(usize, usize)>>,
     session_routes: SessionRoutes,
-    /// A signal to stop, while the service manager is asked whether it restarts the service.
+    /// A signal to stop has come, and the query whether the service restarts has no answer yet.
     stop_request: Option<StopRequest>,
     qlog: Option<Qlog>,
     suspend_watch: SuspendWatch,
