@@ -13,19 +13,9 @@ use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 
-use crate::packet::ip::Ip;
+pub use crate::packet::mark::{Class, Mark};
 
-/// Traffic class of a packet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Class {
-    /// Throughput matters most.
-    #[default]
-    Bulk,
-    /// Low delay, without loss.
-    Interactive,
-    /// Lowest delay; late packets are useless.
-    Realtime,
-}
+use crate::packet::ip::Ip;
 
 impl Class {
     /// Every class with its name in the configuration.
@@ -90,15 +80,6 @@ impl Pattern {
             && self.source.is_none_or(|net| net.contains(&ip.source))
             && self.destination.is_none_or(|net| net.contains(&ip.destination))
     }
-}
-
-/// The classifier's result for a packet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mark {
-    /// Traffic class.
-    pub class: Class,
-    /// Index of the matching rule.
-    pub rule: Option<u8>,
 }
 
 /// The rules of a peer.

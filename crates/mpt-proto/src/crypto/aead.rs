@@ -25,15 +25,12 @@ mod portable;
 
 use std::fmt;
 
+pub use crate::wire::native::{NONCE, TAG};
+
 #[cfg(not(target_family = "wasm"))]
 use fast as backend;
 #[cfg(target_family = "wasm")]
 use portable as backend;
-
-/// Bytes that sealing adds.
-pub const TAG: usize = 16;
-/// Bytes of a nonce.
-pub const NONCE: usize = 12;
 
 /// The cipher that seals the datagrams of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -5,12 +5,27 @@
 //! verified, and no round trip is measured. A path that the peer reported down therefore stays down, unless the
 //! configuration has the original's way. [`crate::legacy::wire::keepalive`] has the format.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::legacy::wire;
-use crate::path::config::KeepaliveConfig;
 use crate::time::Time;
 use crate::tuning::peer::plain::MIN_DEAD_MARGIN;
+
+/// Keepalives of the original MPT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeepaliveConfig {
+    /// Interval between keepalives sent; none are sent if absent.
+    pub every: Option<Duration>,
+    /// Time without a received keepalive after which the path is dead; never if absent.
+    pub dead: Option<Duration>,
+    /// The tunnel address of this host, a field of the keepalives sent.
+    pub local: IpAddr,
+    /// The tunnel address of the peer.
+    pub remote: IpAddr,
+    /// A keepalive revives a path that the peer reported down, as in the original.
+    pub revives: bool,
+}
 
 /// The keepalives of one path.
 #[derive(Debug)]

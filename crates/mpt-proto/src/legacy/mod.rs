@@ -4,4 +4,4 @@ pub mod control;
 mod keepalive;
 pub mod wire;
 
-pub use keepalive::Keepalive;
+pub use keepalive::{Keepalive, KeepaliveConfig};

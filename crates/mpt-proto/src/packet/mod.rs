@@ -4,6 +4,7 @@ pub mod checksum;
 mod coalesce;
 pub mod ecn;
 pub mod ip;
+pub mod mark;
 mod mss;
 mod offload;
 mod superpacket;
@@ -11,7 +12,7 @@ mod superpacket;
 pub use coalesce::{Coalescer, Merge, TunWrite};
 pub use mss::clamp_mss;
 pub use offload::{Checksum, Offload, Segmentation, SegmentationKind};
-pub use superpacket::SuperPacket;
+pub use superpacket::{MAX_SUPER_PACKET, SuperPacket};
 
 /// Returns the big-endian 16-bit word at `offset`.
 pub(crate) fn read_u16(bytes: &[u8], offset: usize) -> u16 {

@@ -6,8 +6,8 @@
 //! segment, CWR on the first.
 
 use super::ip::{Ip, TCP, UDP, Version};
+use super::mark::Mark;
 use super::{Offload, SegmentationKind, checksum, read_u16, write_u16};
-use crate::classify::Mark;
 use crate::drops::Dropped;
 
 /// One read of the TUN device.
@@ -21,6 +21,9 @@ pub struct SuperPacket {
     checksum: Option<super::Checksum>,
     mark: Mark,
 }
+
+/// Bytes of the longest super-packet: an IPv6 header and a payload of maximum length.
+pub const MAX_SUPER_PACKET: usize = 40 + 65_535;
 
 /// The segmentation of a super-packet.
 #[derive(Clone, Copy, Debug)]

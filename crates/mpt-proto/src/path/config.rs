@@ -1,9 +1,10 @@
 //! Settings of one path.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::id::LinkId;
+use crate::legacy::KeepaliveConfig;
 use crate::time::Rate;
 
 /// The way in which a failed path is detected.
@@ -15,21 +16,6 @@ pub enum LivenessConfig {
     Keepalives(KeepaliveConfig),
     /// Never: the path always counts as alive.
     Off,
-}
-
-/// Keepalives of the original MPT.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeepaliveConfig {
-    /// Interval between keepalives sent; none are sent if absent.
-    pub every: Option<Duration>,
-    /// Time without a received keepalive after which the path is dead; never if absent.
-    pub dead: Option<Duration>,
-    /// The tunnel address of this host, a field of the keepalives sent.
-    pub local: IpAddr,
-    /// The tunnel address of the peer.
-    pub remote: IpAddr,
-    /// A keepalive revives a path that the peer reported down, as in the original.
-    pub revives: bool,
 }
 
 /// Probes of a path.

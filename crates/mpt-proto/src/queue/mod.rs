@@ -31,7 +31,7 @@ use std::time::Duration;
 use crate::classify::Mark;
 use crate::drops::{Dropped, Drops};
 use crate::flow::BUCKETS;
-use crate::packet::SuperPacket;
+use crate::packet::{MAX_SUPER_PACKET, SuperPacket};
 use crate::time::Time;
 use crate::tuning::queue::codel::{DROP_BATCH, INTERVAL, TARGET};
 use codel::CodelParams;
@@ -323,9 +323,6 @@ impl Default for Aqm {
         Self::CoDel { target: TARGET, interval: INTERVAL }
     }
 }
-
-/// Bytes of the longest super-packet: an IPv6 header and a payload of maximum length.
-pub const MAX_SUPER_PACKET: usize = 40 + 65_535;
 
 #[cfg(test)]
 mod tests;

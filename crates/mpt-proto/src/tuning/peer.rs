@@ -13,7 +13,7 @@ pub mod queue {
 
 /// Plain mode.
 pub mod plain {
-    use crate::queue::MAX_SUPER_PACKET;
+    use crate::packet::MAX_SUPER_PACKET;
     use std::time::Duration;
 
     /// Bytes that may wait for a path: four super-packets, enough for a full batch on every path. With other peers

@@ -21,7 +21,6 @@
 
 use std::fmt;
 
-use crate::crypto::aead::{NONCE, TAG};
 use crate::id::{PathId, PathSeq};
 
 /// A decoded native data header.
@@ -62,6 +61,10 @@ impl Header {
 pub const HEADER: usize = 12;
 /// Bytes of a datagram that are not frames.
 pub const OVERHEAD: usize = HEADER + TAG;
+/// Bytes of the authentication tag that sealing adds.
+pub const TAG: usize = 16;
+/// Bytes of a nonce.
+pub const NONCE: usize = 12;
 
 /// Returns the nonce of the datagram with this number on this path.
 pub fn nonce(path: PathTag, number: PathSeq) -> [u8; NONCE] {
@@ -115,7 +118,7 @@ impl PathTag {
         self.0
     }
 
-    /// Returns the sender's slot, below [`crate::path::MAX_PATHS`].
+    /// Returns the sender's slot, below [`crate::id::MAX_PATHS`].
     pub const fn slot(self) -> u8 {
         self.0 >> GENERATION_BITS
     }
@@ -127,7 +130,7 @@ impl PathTag {
 }
 
 const GENERATION_BITS: u32 = 3;
-const _: () = assert!(crate::path::MAX_PATHS == 1 << (u8::BITS - GENERATION_BITS), "a slot fills the rest of the byte");
+const _: () = assert!(crate::id::MAX_PATHS == 1 << (u8::BITS - GENERATION_BITS), "a slot fills the rest of the byte");
 
 impl From<PathId> for PathTag {
     fn from(path: PathId) -> Self {

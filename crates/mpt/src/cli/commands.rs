@@ -1,12 +1,12 @@
 //! The implementation of each command.
 
+use std::env;
 use std::ffi::OsString;
-use std::io::{self, ErrorKind, Write as _};
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{env, fmt};
 
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
@@ -21,6 +21,7 @@ use crate::control::report::{self, Report};
 use crate::control::{Action, Client, Request, RunDir};
 use crate::legacy::toml::Allowed;
 use crate::logging::LogFormat;
+use crate::output::print;
 use crate::{Failure, daemon, enroll, logging};
 
 /// Reads the file and passes it to `run`, with the folder for the event trace.
@@ -237,12 +238,4 @@ fn print_problems(problems: &[Problem]) {
 fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let json = serde_json::to_string_pretty(value).expect("names and numbers can be written as JSON");
     print(format!("{json}\n"))
-}
-
-/// Writes to stdout. A closed pipe, as after `head`, is no failure.
-pub fn print(text: impl fmt::Display) -> Result<(), Failure> {
-    match write!(io::stdout(), "{text}") {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::new(format!("cannot print: {error}"))),
-        Ok(()) | Err(_) => Ok(()),
-    }
 }

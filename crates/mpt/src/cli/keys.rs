@@ -11,8 +11,8 @@ use mpt_proto::crypto::keys::{KeyPair, PresharedKey};
 use zeroize::Zeroizing;
 
 use super::arguments::KeyCommand;
-use super::commands::print;
 use crate::Failure;
+use crate::output::print;
 use crate::random;
 use crate::secrets::LoosePermissions;
 

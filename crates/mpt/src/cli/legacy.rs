@@ -5,12 +5,13 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use super::arguments::{AddressAction, ImportArgs, TunnelArg, TunnelOption, UpOrDown};
-use super::commands::{connect, print};
+use super::commands::connect;
 use crate::Failure;
 use crate::config;
 use crate::control::{Action, Client, Request, RunDir};
 use crate::legacy::toml::{self, Allowed};
 use crate::legacy::{LegacySetup, folder, wg_quick};
+use crate::output::print;
 
 /// Converts files of the original to one of ours. Settings that are not carried over are reported and are no failure. A
 /// file that `mpt up` would reject is only printed, and never overwrites another.

@@ -21,7 +21,6 @@ use std::process::ExitCode;
 use mpt_linux::privilege;
 
 pub use arguments::Cli;
-pub(crate) use commands::print;
 
 use crate::Failure;
 use crate::config::File;

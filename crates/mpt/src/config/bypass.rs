@@ -1,33 +1,14 @@
 //! `[[bypass]]`: traffic that leaves beside the tunnel.
 
-use std::ops::RangeInclusive;
-
-use ipnet::IpNet;
 use mpt_proto::packet::ip::{TCP, UDP};
 
 use super::model::File;
 use super::problem::ProblemLog;
 use super::reader::Reader;
+pub use super::tables::BypassRule;
 use super::value_types;
 use super::values::At;
-use crate::daemon::policy_routing::MARK_OF_TUNNELS;
-
-/// Selects traffic by conditions that must all be met.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct BypassRule {
-    /// Prefix of the destination address.
-    pub destination: Option<IpNet>,
-    /// The named set of nftables that has the destination address.
-    pub set: Option<String>,
-    /// IP protocol.
-    pub protocol: Option<u8>,
-    /// Destination port.
-    pub port: Option<RangeInclusive<u16>>,
-    /// The six bits of DSCP.
-    pub dscp: Option<u8>,
-    /// The mark that a program or another rule of the host gave the packet.
-    pub mark: Option<u32>,
-}
+use crate::firewall_mark::MARK_OF_TUNNELS;
 
 /// Reads all rules.
 pub fn rules(top: &mut Reader<'_, '_, '_>) -> Vec<At<BypassRule>> {

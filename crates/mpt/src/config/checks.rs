@@ -12,8 +12,8 @@ use super::model::{At, Auto, File, Path, Peer};
 use super::problem::ProblemLog;
 use super::values::Mode;
 use super::{bypass, defaults, forward, tls};
-use crate::daemon::nft;
 use crate::interface_name::RESERVED;
+use crate::nft;
 
 /// Checks the values of `file` for consistency.
 pub fn check(file: &File, log: &mut ProblemLog<'_>) {

@@ -6,31 +6,12 @@ use std::net::SocketAddr;
 use ipnet::IpNet;
 use mpt_proto::packet::ip::{TCP, UDP};
 
-use super::model::{File, Mode};
+use super::model::File;
 use super::problem::ProblemLog;
 use super::reader::Reader;
+pub use super::tables::Forward;
 use super::value_types;
-use super::values::At;
-
-/// A port of this host that leads into the tunnel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Forward {
-    /// The port of this host.
-    pub port: At<u16>,
-    /// TCP or UDP.
-    pub protocol: u8,
-    /// The address and the port behind the peer.
-    pub to: At<SocketAddr>,
-    /// The name of the peer.
-    pub peer: At<String>,
-}
-
-impl Forward {
-    /// Returns the notation of the protocol.
-    pub fn protocol_name(&self) -> &'static str {
-        if self.protocol == TCP { "tcp" } else { "udp" }
-    }
-}
+use super::values::Mode;
 
 /// Reads all tables.
 pub fn forwards(top: &mut Reader<'_, '_, '_>) -> Vec<Forward> {

@@ -38,6 +38,7 @@ mod reader;
 mod rules;
 mod schema;
 pub mod servers;
+mod tables;
 #[cfg(test)]
 mod tests;
 pub mod tls;

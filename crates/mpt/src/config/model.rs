@@ -12,12 +12,9 @@ use mpt_proto::path_manager::{Pairs, Patterns};
 use mpt_proto::time::Rate;
 use mpt_proto::{reorder, sched};
 
-use super::bypass::BypassRule;
 use super::defaults;
-use super::forward::Forward;
-use super::peer_source::PeerSource;
 use super::problem::{Lines, Problem, Severity};
-use super::tls::{TlsListen, TlsServer};
+use super::tables::{BypassRule, Forward, PeerSource, TlsListen, TlsServer};
 use crate::legacy::model::{Connection, Secret};
 
 pub use super::values::{At, BeyondLimit, DataLimit, Mode, Role};

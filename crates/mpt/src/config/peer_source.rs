@@ -2,25 +2,18 @@
 //! tables. A table is read and checked like one of the file. The peer has to connect to this host, and a table names no
 //! other file.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use toml::de::DeTable;
 
 use super::model::{File, Peer};
 use super::problem::{Problem, ProblemLog};
 use super::reader::Reader;
-use super::schema::{self, WireSettings};
-use super::values::At;
+use super::schema;
+pub use super::tables::PeerSource;
+use super::tables::WireSettings;
 use super::{checks, defaults, value_types};
 use crate::files::{Files, Snapshot};
-
-/// The source of peers, and the settings that its tables inherit from the file.
-#[derive(Clone, Debug)]
-pub struct PeerSource {
-    /// Its socket.
-    pub socket: At<PathBuf>,
-    wire: WireSettings,
-}
 
 /// Reads the key at the top of the file.
 pub(super) fn read(top: &mut Reader<'_, '_, '_>, wire: &WireSettings) -> Option<PeerSource> {

@@ -19,6 +19,7 @@ use super::model::{File, FileFormat, OriginalPeer, Path, Peer};
 use super::native::Usage;
 use super::problem::{Lines, ProblemLog};
 use super::reader::{NameGenerator, Reader};
+use super::tables::WireSettings;
 use super::value_types::{as_u32, as_usize};
 use super::values::{At, Mode};
 use super::{
@@ -80,18 +81,6 @@ pub fn file(document: &DeTable<'_>, log: &mut ProblemLog<'_>) -> File {
         checks::check(&file, log);
     }
     file
-}
-
-/// The top-level settings of the wire format.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct WireSettings {
-    /// Absent if the value is invalid; then keys of either mode are accepted.
-    mode: Option<At<Mode>>,
-    framing: PlainFraming,
-    congestion: cc::ControllerKind,
-    fec: fec::FecMode,
-    resequence: Option<reorder::ReorderLimits>,
-    port: At<u16>,
 }
 
 impl WireSettings {

@@ -1,78 +1,14 @@
 //! Paths over TLS: `tls` in `[[peer.path]]`, and `[tls]` of the server.
 
-use std::fmt;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::net::{Ipv6Addr, SocketAddr};
 
-use super::model::{File, Mode};
+use super::model::File;
 use super::problem::ProblemLog;
 use super::reader::Reader;
+use super::tables::TLS_PORT;
+pub use super::tables::{Host, TlsListen, TlsServer};
 use super::value_types::{self, ValueType, parse_endpoint, parse_name};
-use super::values::At;
-
-/// A server for a path over TLS.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TlsServer {
-    /// Its address or name.
-    pub host: Host,
-    /// Its TCP port.
-    pub port: u16,
-    /// The path of the request.
-    pub path: String,
-    /// The fingerprint of its certificate; any certificate is accepted if absent.
-    pub certificate: Option<[u8; 32]>,
-}
-
-/// The address or the name of a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Host {
-    /// An address.
-    Address(IpAddr),
-    /// A name, in lower case and without a final dot.
-    Name(String),
-}
-
-/// The server's end of paths over TLS.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TlsListen {
-    /// The local address and TCP port.
-    pub listen: At<SocketAddr>,
-    /// The path of the requests that are accepted.
-    pub path: String,
-    /// The files with the certificates and the private key; a certificate of its own if absent.
-    pub files: Option<(PathBuf, PathBuf)>,
-}
-
-impl TlsServer {
-    /// Returns host and port as in the field `Host` of HTTP.
-    pub fn authority(&self) -> String {
-        match (&self.host, self.port) {
-            (Host::Address(IpAddr::V6(v6)), PORT) => format!("[{v6}]"),
-            (Host::Address(ip), PORT) => ip.to_string(),
-            (Host::Address(ip), port) => SocketAddr::new(*ip, port).to_string(),
-            (Host::Name(name), PORT) => name.clone(),
-            (Host::Name(name), port) => format!("{name}:{port}"),
-        }
-    }
-}
-
-impl fmt::Display for TlsServer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.host {
-            Host::Address(ip) => write!(f, "{}", SocketAddr::new(*ip, self.port)),
-            Host::Name(name) => write!(f, "{name}:{}", self.port),
-        }
-    }
-}
-
-impl fmt::Display for Host {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Address(ip) => ip.fmt(f),
-            Self::Name(name) => f.write_str(name),
-        }
-    }
-}
+use super::values::{At, Mode};
 
 /// Reads the keys of a path.
 pub fn server(table: &mut Reader<'_, '_, '_>) -> Option<At<TlsServer>> {
@@ -99,7 +35,7 @@ pub fn listen(top: &mut Reader<'_, '_, '_>) -> Option<TlsListen> {
         return None;
     }
     top.table("tls", "tls", |table| {
-        let default = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), PORT);
+        let default = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), TLS_PORT);
         let listen = table.read_or("listen", &listen_type(), default);
         let path = table.read_or("path", &path_type(), DEFAULT_PATH.to_owned()).value;
         let certificate = table.read("certificate", &value_types::key_file("/etc/mpt/fullchain.pem"));
@@ -130,8 +66,6 @@ pub fn check(file: &File, log: &mut ProblemLog<'_>) {
     }
 }
 
-/// Port of HTTPS.
-const PORT: u16 = 443;
 const DEFAULT_PATH: &str = "/";
 
 fn server_type() -> ValueType<TlsServer> {
@@ -147,7 +81,7 @@ fn server_type() -> ValueType<TlsServer> {
             Some((ip, port)) => (Host::Address(ip.to_canonical()), port),
             None => parse_name(authority).map(|(name, port)| (Host::Name(name), port))?,
         };
-        Some(TlsServer { host, port: port.unwrap_or(PORT), path, certificate: None })
+        Some(TlsServer { host, port: port.unwrap_or(TLS_PORT), path, certificate: None })
     })
 }
 

@@ -14,11 +14,11 @@
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
-use super::nft::{self, Table};
 use super::{policy_routing, share};
 use crate::Failure;
 use crate::config::File;
 use crate::config::bypass::BypassRule;
+use crate::nft::{self, Table};
 
 /// The table of one tunnel.
 #[derive(Debug)]

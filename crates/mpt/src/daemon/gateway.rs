@@ -23,13 +23,13 @@ use ipnet::IpNet;
 use mpt_linux::netlink::{Link, Netlink};
 
 use super::forwarding::{self, Forwarding};
-use super::nft::{self, Table};
 use super::port_forward::PortForward;
 use super::share::{self, Share};
 use super::{bypass_rules, policy_routing};
 use crate::Failure;
 use crate::config::File;
 use crate::control::RunDir;
+use crate::nft::{self, Table};
 
 /// The active configuration, reverted on drop.
 #[derive(Debug)]

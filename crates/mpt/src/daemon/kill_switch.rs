@@ -29,10 +29,10 @@ use std::collections::BTreeMap;
 use ipnet::IpNet;
 use mpt_linux::netlink::Netlink;
 
-use super::nft::{self, Table};
 use super::{bypass_rules, policy_routing, share};
 use crate::Failure;
 use crate::config::File;
+use crate::nft::{self, Table};
 
 /// The table of one tunnel.
 #[derive(Debug)]

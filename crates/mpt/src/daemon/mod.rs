@@ -3,7 +3,7 @@
 //! [`setup`] opens sockets and devices, [`event_loop`] moves packets, [`links`] are the sockets, [`routes`] the routes,
 //! [`policy_routing`] routes the whole Internet into the tunnel, [`kill_switch`] drops what evades that, and
 //! [`gateway`] forwards to the Internet, and from the interfaces of [`share`] into the tunnel, after [`forwarding`] has
-//! switched that on, or from ports of this host to hosts behind peers ([`port_forward`]); both use tables of [`nft`],
+//! switched that on, or from ports of this host to hosts behind peers ([`port_forward`]); both use tables of [`crate::nft`],
 //! which [`restore`] keeps in effect. [`name_servers`] sets those of the host, where needed in [`resolv_conf`]. [`mtu`]
 //! follows what the paths to each peer carry. [`netlink_events`] takes the state of interfaces; [`session_routes`]
 //! announces peers to routing daemons, [`servers`] reports which of several is used, [`interface_sync`] updates paths
@@ -43,7 +43,6 @@ mod mtu;
 pub mod name_servers;
 mod names;
 mod netlink_events;
-pub(crate) mod nft;
 mod path_changes;
 mod path_sockets;
 mod path_tests;
@@ -56,7 +55,6 @@ mod port_forward;
 mod processor;
 mod qlog;
 mod resolv_conf;
-pub(crate) mod resolver;
 mod restart;
 mod restore;
 mod restore_limit;
@@ -185,7 +183,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         driver.reactor.add(monitor, COPIES, Interest::Read)?;
     }
     let gateway = Gateway::open(file, run)?;
-    let resolvers = resolver::of_host();
+    let resolvers = crate::resolver::of_host();
     config_files.set_name_servers(file)?;
     let about = clients::tunnel_report(file, driver.endpoint.mtu());
     if qlog.is_some() {

@@ -22,9 +22,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::resolv_conf::ResolvConf;
-use super::resolver::RESOLV_CONF;
 use crate::Failure;
 use crate::config::File;
+use crate::resolver::RESOLV_CONF;
 
 /// The name servers of a tunnel. Its end restores the former ones.
 #[derive(Debug, Default)]
@@ -256,7 +256,7 @@ pub fn restore_on_request(interface: &str) -> Result<(), Failure> {
     let mut line = String::new();
     let read = io::stdin().lock().read_line(&mut line);
     if read.is_ok_and(|length| length > 0) && restore(interface)? {
-        crate::cli::print(format_args!("restored\n"))?;
+        crate::output::print(format_args!("restored\n"))?;
     }
     Ok(())
 }

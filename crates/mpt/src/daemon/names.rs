@@ -19,11 +19,11 @@ use mpt_proto::stats::PeerStatus;
 use mpt_proto::time::Time;
 
 use super::diagnosis::is_alive;
-use super::resolver::{Answer, Lookup, Resolver};
 use super::{Daemon, NAMES, name_servers, policy_routing};
 use crate::config::model::Peer;
 use crate::config::{File, is_host};
 use crate::control::report::Report;
+use crate::resolver::{Answer, Lookup, Resolver};
 
 /// The names of all peers, and their addresses.
 #[derive(Debug, Default)]

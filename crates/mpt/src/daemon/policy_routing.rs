@@ -27,6 +27,7 @@ use nix::libc;
 use super::port_forward;
 use crate::config::File;
 use crate::config::model::Mode;
+use crate::firewall_mark::{answer_mark_of, mark_of};
 
 /// The rules and the table of one tunnel.
 #[derive(Debug)]
@@ -179,22 +180,7 @@ const KILL_SWITCH_PRIORITY: u32 = 10;
 /// Before the rules of [`priority`], which have the same table.
 const ANSWER_PRIORITY: u32 = 31_999;
 
-/// Returns the mark of answers to connections from the tunnel with this mark.
-pub fn answer_mark_of(mark: u32) -> u32 {
-    mark | 1 << 17
-}
-
 /// Returns true if a rule has the priority of a kill switch.
 pub fn is_kill_switch(rules: &[Rule]) -> bool {
     rules.iter().any(|rule| rule.priority == KILL_SWITCH_PRIORITY)
-}
-
-/// The upper half of the marks of tunnels.
-pub const MARK_OF_TUNNELS: u32 = 0x4d50_0000;
-
-/// Returns the mark for an interface name: FNV-1a (Fowler, Noll, Vo), folded to 16 bits, below a two-letter prefix that
-/// is unlikely in numbers chosen by hand.
-fn mark_of(interface: &str) -> u32 {
-    let hash = interface.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    MARK_OF_TUNNELS | (hash >> 16 ^ hash) & 0xffff
 }

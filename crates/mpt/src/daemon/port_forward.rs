@@ -12,9 +12,11 @@ use std::fmt::Write as _;
 
 use ipnet::IpNet;
 
-use super::{nft, policy_routing};
+use super::policy_routing;
 use crate::config::File;
 use crate::config::forward::Forward;
+use crate::firewall_mark::answer_mark_of;
+use crate::nft;
 
 /// The chains and rules of a tunnel with forwards, or with a list of reachable networks.
 #[derive(Debug, Default)]
@@ -60,7 +62,7 @@ impl PortForward {
 /// Returns the mark of answers to connections that began in the tunnel; `None` if they return by it in any case.
 pub fn answer_mark(file: &File) -> Option<u32> {
     let leads = [false, true].into_iter().all(|ipv6| policy_routing::routes_everything(file, ipv6));
-    policy_routing::mark(file).filter(|_| !file.reachable.is_empty() && !leads).map(policy_routing::answer_mark_of)
+    policy_routing::mark(file).filter(|_| !file.reachable.is_empty() && !leads).map(answer_mark_of)
 }
 
 /// Returns the rule that leads a port of this host, at any of its addresses, into the tunnel.

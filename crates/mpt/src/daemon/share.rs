@@ -12,8 +12,8 @@
 //! The source is translated because a peer cannot announce networks: the other end drops packets from any source that
 //! its `networks` lack. Rules refer to names of interfaces, so they are in effect for interfaces that appear later.
 
-use super::nft;
 use crate::config::File;
+use crate::nft;
 
 /// The settings that determine the rules.
 pub struct Share<'a> {

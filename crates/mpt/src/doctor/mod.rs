@@ -45,7 +45,7 @@ pub fn run(target: Option<&str>, json: bool, bundle: Option<&Path>) -> Result<()
         bundle::write(folder, &facts, &checked)?;
         eprintln!("wrote {}; read it before you send it", folder.display());
     }
-    crate::cli::print(if json { checked.json() } else { checked.text() })?;
+    crate::output::print(if json { checked.json() } else { checked.text() })?;
     match checked.count(Verdict::Failed) {
         0 => Ok(()),
         1 => Err(Failure::new("1 check failed")),

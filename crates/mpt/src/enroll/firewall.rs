@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::Name;
-use crate::daemon::nft;
+use crate::nft;
 
 /// Returns the commands for a firewall of this host: for the port, and for packets to the Internet if the server
 /// forwards them. A chain that drops forwarded packets is common: Docker makes one.

@@ -13,7 +13,7 @@ use super::Name;
 use super::manifest::Manifest;
 use super::state::Readers;
 use crate::Failure;
-use crate::daemon::{nft, resolver};
+use crate::{nft, resolver};
 
 /// systemd, with the units of MPT.
 #[derive(Debug)]

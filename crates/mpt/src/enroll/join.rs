@@ -22,8 +22,8 @@ use super::{Line, Name, admit, undo};
 use crate::Failure;
 use crate::config::{self, NAME_SERVER_COUNT, defaults, value_types};
 use crate::control::{Client, RunDir};
-use crate::daemon::nft;
 use crate::interface_name::RESERVED;
+use crate::nft;
 use crate::random;
 
 /// The arguments.
@@ -285,7 +285,7 @@ fn config(join: &Join, line: &Line, key: &KeyPair, joined: &Joined, own_port: u1
 
 fn report(join: &Join, joined: &Joined, systemd: Option<&Systemd>) -> Result<(), Failure> {
     let addresses: Vec<_> = joined.addresses.iter().map(|address| address.addr().to_string()).collect();
-    crate::cli::print(format_args!("{}: {}\n", join.name, addresses.join(", ")))?;
+    crate::output::print(format_args!("{}: {}\n", join.name, addresses.join(", ")))?;
     if !joined.dns.is_empty() {
         let servers: Vec<_> = joined.dns.iter().map(ToString::to_string).collect();
         let used = match join.name_servers(joined).is_empty() {

@@ -42,7 +42,7 @@ pub fn add(tunnel: &Name, peer: Option<Name>, lifetime: Duration) -> Result<(), 
         eprintln!("{tunnel} is not running: mpt up {}", state::config_file(tunnel).display());
     }
     eprintln!("run this on {peer} as root, within {}:", format_lifetime(lifetime));
-    crate::cli::print(format_args!("mpt join {line}\n"))
+    crate::output::print(format_args!("mpt join {line}\n"))
 }
 
 /// Removes a peer from the configuration and from the running tunnel, and its unused line.

@@ -72,7 +72,7 @@ pub fn run(server: Server) -> Result<(), Failure> {
         }
     })?;
     explain(&server, &networks, systemd.as_ref());
-    crate::cli::print(format_args!("mpt join {line}\n"))
+    crate::output::print(format_args!("mpt join {line}\n"))
 }
 
 /// Fails if a tunnel of that name exists.

@@ -24,7 +24,7 @@ use super::pump::{Counters, End, Pump};
 use super::upgrade::{self, Head, MAX_HEAD};
 use super::{ALPN, provider, set_congestion_control};
 use crate::config::tls::{Host, TlsServer};
-use crate::daemon::resolver::{self, Lookup};
+use crate::resolver::{self, Lookup};
 
 /// The server, and the way to it.
 #[derive(Clone, Debug)]

@@ -88,7 +88,7 @@ impl Association {
             let input = ephemeral();
             *number += 1;
             let own = KeyPair::generate(input.ephemeral);
-            let share = RekeyShare { number: *number, index: input.index, ephemeral: *own.public() };
+            let share = RekeyShare { number: *number, index: input.index, ephemeral: *own.public().as_bytes() };
             (own, share)
         });
         let message = RekeyMessage::Rekey(*share);
@@ -144,7 +144,7 @@ impl Association {
         self.rekeying.derived = Some(now);
         let input = ephemeral();
         let own = KeyPair::generate(input.ephemeral);
-        let rekeyed = RekeyShare { number: rekey.number, index: input.index, ephemeral: *own.public() };
+        let rekeyed = RekeyShare { number: rekey.number, index: input.index, ephemeral: *own.public().as_bytes() };
         let derived = self.derive(now, &own, (rekey, &rekeyed), false);
         let session = derived.inspect_err(|_| self.events.push_back(SessionEvent::Retired(input.index)))?;
         self.end_rekey();
@@ -180,7 +180,7 @@ impl Association {
         let base = self.sessions.current().expect("a message counts under the current session only");
         let chaining = base.chaining().expect("a session that is rekeyed has a chaining key");
         let messages = [&rekey.to_bytes()[..], &rekeyed.to_bytes()[..]];
-        let secrets = Secrets::of_rekey(chaining, own, &remote.ephemeral, &self.psk, messages);
+        let secrets = Secrets::of_rekey(chaining, own, &PublicKey::from_bytes(remote.ephemeral), &self.psk, messages);
         let secrets = secrets.map_err(|_| Dropped::NotAuthentic)?;
         let agreed = Agreed { local: local.index, remote: remote.index, payload: *base.payload(), secrets };
         Ok(Session::new(now, agreed, base.cipher(), base.own(), initiated).with_handshake_at(base.handshake_at()))

@@ -7,7 +7,6 @@
 //! ```
 
 use super::read::{MalformedFrame, Tlvs, take};
-use crate::crypto::keys::PublicKey;
 use crate::wire::native::SessionIndex;
 
 /// A message of a rekey.
@@ -27,7 +26,7 @@ pub struct RekeyShare {
     /// The sender's index of the new session.
     pub index: SessionIndex,
     /// The sender's ephemeral public key.
-    pub ephemeral: PublicKey,
+    pub ephemeral: [u8; 32],
 }
 
 impl RekeyShare {
@@ -36,14 +35,14 @@ impl RekeyShare {
         let mut value = [0; SHARE];
         value[..4].copy_from_slice(&self.number.to_be_bytes());
         value[4..7].copy_from_slice(&self.index.to_bytes());
-        value[7..].copy_from_slice(self.ephemeral.as_bytes());
+        value[7..].copy_from_slice(&self.ephemeral);
         value
     }
 
     fn decode(value: &[u8]) -> Result<Self, MalformedFrame> {
         let (number, rest) = take(value)?;
         let (index, ephemeral) = take(rest)?;
-        let ephemeral = PublicKey::from_bytes(ephemeral.try_into().map_err(|_| MalformedFrame)?);
+        let ephemeral = ephemeral.try_into().map_err(|_| MalformedFrame)?;
         Ok(Self { number: u32::from_be_bytes(number), index: SessionIndex::from_bytes(index), ephemeral })
     }
 }
@@ -91,7 +90,6 @@ mod tests {
     proptest! {
         #[test]
         fn a_message_decodes_to_what_was_encoded(number: u32, index: u32, ephemeral: [u8; 32], answers: bool) {
-            let ephemeral = PublicKey::from_bytes(ephemeral);
             let share = RekeyShare { number, index: SessionIndex::new(index), ephemeral };
             let message = if answers { RekeyMessage::Rekeyed(share) } else { RekeyMessage::Rekey(share) };
             let body = message.to_body();

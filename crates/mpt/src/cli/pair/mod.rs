@@ -18,9 +18,9 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use super::commands::print;
 use super::keys;
 use crate::config::{self, Problem};
+use crate::output::print;
 use crate::{Failure, cli::render, random};
 use flags::New;
 use write::{Host, Keys, Pair};

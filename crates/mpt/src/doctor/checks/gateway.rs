@@ -3,8 +3,9 @@
 use super::{Finding, Outcome, Severity, failed, unless, warning};
 use crate::config::File;
 use crate::config::model::Mode;
-use crate::daemon::{nft, policy_routing};
+use crate::daemon::policy_routing;
 use crate::doctor::facts::Facts;
+use crate::nft;
 
 pub fn kill_switch(facts: &Facts) -> Outcome {
     let file = facts.file().filter(|file| policy_routing::has_kill_switch(file) && facts.is_running())?;

@@ -8,8 +8,9 @@ use mpt_linux::netlink::Rule;
 
 use super::{Finding, Outcome, failed, unless, warning};
 use crate::config::File;
-use crate::daemon::policy_routing::{self, MARK_OF_TUNNELS};
+use crate::daemon::policy_routing;
 use crate::doctor::facts::{Facts, Network};
+use crate::firewall_mark::MARK_OF_TUNNELS;
 
 pub fn reverse_path_filter(facts: &Facts) -> Outcome {
     let file = with_all_routes(facts)?;

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::daemon::nft;
 use crate::doctor::facts::Firewall;
+use crate::nft;
 
 /// Reads the ruleset. Only root may.
 pub fn read(interface: &str) -> Firewall {

@@ -1,9 +1,10 @@
 //! The names of peers.
 
 use crate::config::model::HostName;
-use crate::daemon::{name_servers, policy_routing, resolver};
+use crate::daemon::{name_servers, policy_routing};
 use crate::doctor::facts::Facts;
 use crate::doctor::gather::Running;
+use crate::resolver;
 
 /// Returns the names in the configuration.
 pub fn of(facts: &Facts) -> Vec<HostName> {

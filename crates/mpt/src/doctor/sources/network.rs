@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use mpt_linux::Error;
 use mpt_linux::netlink::Netlink;
 
-use crate::daemon::{policy_routing, resolver};
+use crate::daemon::policy_routing;
 use crate::doctor::facts::{Facts, Network};
+use crate::resolver;
 
 /// The addresses to look up.
 #[derive(Debug)]
