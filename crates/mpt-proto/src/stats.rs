@@ -3,14 +3,15 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::config::PathRole;
 use crate::crypto::association::SharedKey;
 use crate::drops::Drops;
 use crate::id::LinkId;
+use crate::path::config::PathRole;
 use crate::path::{Path, PathState, Traffic};
 use crate::reorder::ReorderStats;
 use crate::servers::{Availability, ServerUse};
 use crate::time::{Rate, Time};
+pub use crate::wire::frame::LoadedPath;
 
 /// The status of an endpoint.
 #[derive(Clone, Debug)]
@@ -108,28 +109,6 @@ impl PathStatus {
             sent: path.sent,
             received: path.received,
         }
-    }
-}
-
-/// A path under load, as its sender saw it: `mpt path test`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LoadedPath {
-    /// The rate at which datagrams arrived, without IP and UDP headers.
-    pub rate: Rate,
-    /// Datagrams that arrived.
-    pub arrived: u64,
-    /// Datagrams that were lost.
-    pub lost: u64,
-    /// The least round trip before the load.
-    pub idle: Duration,
-    /// The mean round trip under load.
-    pub loaded: Duration,
-}
-
-impl LoadedPath {
-    /// Returns the fraction of datagrams that were lost, 0 to 1.
-    pub fn loss(&self) -> f64 {
-        self.lost as f64 / (self.lost + self.arrived).max(1) as f64
     }
 }
 

@@ -141,7 +141,7 @@ fn every_kind_has_a_name_of_its_own() {
 fn snapshots() -> impl Strategy<Value = Vec<PathSnapshot>> {
     let used = prop_oneof![Just(0.0), Just(1.0), 0.0..1.0f64];
     let path = (1u32..=10_000, 0u64..400, 1_472u64..1 << 20, used, any::<bool>(), 1u64..1_000);
-    prop::collection::vec(path, 1..=crate::path::MAX_PATHS).prop_map(|paths| (0..).zip(paths).map(path_of).collect())
+    prop::collection::vec(path, 1..=crate::id::MAX_PATHS).prop_map(|paths| (0..).zip(paths).map(path_of).collect())
 }
 
 fn path_of((slot, (weight, srtt, cwnd, used, paced, mbit)): (u8, (u32, u64, u64, f64, bool, u64))) -> PathSnapshot {

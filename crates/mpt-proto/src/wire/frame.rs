@@ -37,7 +37,7 @@ mod write;
 use std::net::IpAddr;
 
 pub use ack::{ACK_RANGES_LEN, AckFrame, AckRanges, MAX_ACK_RANGES};
-pub use path_test::PathTestMessage;
+pub use path_test::{LoadedPath, PathTestMessage};
 pub use read::{Frames, MalformedFrame, Tlvs};
 pub use rekey::{RekeyMessage, RekeyShare, SHARE};
 pub use write::{Full, Writer};

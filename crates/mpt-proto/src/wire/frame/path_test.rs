@@ -10,8 +10,29 @@
 use std::time::Duration;
 
 use super::read::{MalformedFrame, Tlvs, take};
-use crate::stats::LoadedPath;
 use crate::time::Rate;
+
+/// A path under load, as its sender saw it: `mpt path test`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadedPath {
+    /// The rate at which datagrams arrived, without IP and UDP headers.
+    pub rate: Rate,
+    /// Datagrams that arrived.
+    pub arrived: u64,
+    /// Datagrams that were lost.
+    pub lost: u64,
+    /// The least round trip before the load.
+    pub idle: Duration,
+    /// The mean round trip under load.
+    pub loaded: Duration,
+}
+
+impl LoadedPath {
+    /// Returns the fraction of datagrams that were lost, 0 to 1.
+    pub fn loss(&self) -> f64 {
+        self.lost as f64 / (self.lost + self.arrived).max(1) as f64
+    }
+}
 
 /// A message of a path test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
