@@ -3,8 +3,6 @@
 use std::error::Error;
 use std::fmt;
 
-use crate::config::Problem;
-
 /// An error: what failed, on what, and a hint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -41,12 +39,5 @@ impl Error for Failure {}
 impl From<mpt_linux::Error> for Failure {
     fn from(error: mpt_linux::Error) -> Self {
         Self { what: error.to_string(), hint: error.hint().map(str::to_owned) }
-    }
-}
-
-impl From<Problem> for Failure {
-    fn from(problem: Problem) -> Self {
-        let hint = problem.hint.clone();
-        Self { what: Problem { hint: None, ..problem }.to_string(), hint }
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::files::Files;
-use crate::secrets;
+use crate::{Failure, secrets};
 
 /// A problem with a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -33,6 +33,13 @@ pub enum Severity {
     Error,
     /// The file can be used, but may not do what was intended.
     Warning,
+}
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Self {
+        let hint = problem.hint.clone();
+        Self { what: Problem { hint: None, ..problem }.to_string(), hint }
+    }
 }
 
 impl fmt::Display for Problem {
