@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use mpt_linux::netlink::{Change, Link, Netlink, Prefix};
 use mpt_proto::PeerError;
+use mpt_proto::config::PeerConfig;
 use mpt_proto::legacy::control::Refused;
 use mpt_proto::time::Time;
 
@@ -206,26 +207,12 @@ impl Daemon {
     fn read_again(&mut self, now: Time, connection: Option<&str>) -> Result<(), Failure> {
         let mut fresh = self.config_files.read()?;
         keep_created(&self.file, &mut fresh);
-        let hint = "nothing was changed; this takes effect at the next start: mpt down, then mpt up";
-        if let Some((line, key)) = changed_startup_key(&self.file, &fresh) {
-            return Err(fresh.problem(line, format!("{key} cannot change while the tunnel runs"), hint).into());
-        }
-        if *fresh.mode == Mode::Native && fresh.accepts_incoming() && !self.sockets.can_listen() {
-            return Err(fresh
-                .problem(0, "the first peer that connects to this host needs the port, which is in use", hint)
-                .into());
-        }
-        if let Some(name) = connection {
-            find(&fresh, name)?;
-        }
+        self.check_reloadable(&fresh, connection)?;
         let same_policy = (*self.file.scheduler, &self.file.rules, &self.file.probe)
             == (*fresh.scheduler, &fresh.rules, &fresh.probe);
         let keeps_unchanged = connection.is_none() && same_policy;
         let is_selected = |peer: &Peer| !same_policy || connection.is_none_or(|name| is_named(peer, name));
-        let running: HashMap<&str, &Peer> = self.file.peers.iter().map(|peer| (peer.name.as_str(), peer)).collect();
-        let is_same = |peer: &&Peer| peer.original.is_none() && running.get(peer.name.as_str()) == Some(peer);
-        let same = fresh.peers.iter().filter(|peer| keeps_unchanged && is_same(peer));
-        let unchanged: HashSet<String> = same.map(|peer| peer.name.to_string()).collect();
+        let unchanged = if keeps_unchanged { unchanged_peers(&self.file, &fresh) } else { HashSet::new() };
         let new = |peer: &&Peer| is_selected(peer) && !unchanged.contains(peer.name.as_str());
         let new: Vec<_> = fresh.peers.iter().filter(new).cloned().collect();
         let fresh = merge_reloaded(&self.file, &fresh, is_selected)?;
@@ -236,6 +223,25 @@ impl Daemon {
         {
             self.end_peer(now, index);
         }
+        self.adopt(now, fresh, ready)
+    }
+
+    /// Returns an error if this configuration needs a new start.
+    fn check_reloadable(&self, fresh: &File, connection: Option<&str>) -> Result<(), Failure> {
+        let hint = "nothing was changed; this takes effect at the next start: mpt down, then mpt up";
+        if let Some((line, key)) = changed_startup_key(&self.file, fresh) {
+            return Err(fresh.problem(line, format!("{key} cannot change while the tunnel runs"), hint).into());
+        }
+        if *fresh.mode == Mode::Native && fresh.accepts_incoming() && !self.sockets.can_listen() {
+            return Err(fresh
+                .problem(0, "the first peer that connects to this host needs the port, which is in use", hint)
+                .into());
+        }
+        connection.map_or(Ok(()), |name| find(fresh, name).map(drop))
+    }
+
+    /// Runs with this configuration, after the peers that it replaces have been ended. `ready` are those to add.
+    fn adopt(&mut self, now: Time, fresh: File, ready: Vec<(Peer, PeerConfig)>) -> Result<(), Failure> {
         let files: Vec<_> = ready.iter().map(|(peer, _)| peer.clone()).collect();
         self.yield_to_files(&files);
         tracing::info!(added = ready.len(), "configuration reloaded");
@@ -365,6 +371,13 @@ fn merge_reloaded(running: &File, fresh: &File, is_selected: impl Fn(&Peer) -> b
             .hint("nothing was changed; mpt reload without a name reloads all")
     })?;
     Ok(whole)
+}
+
+/// Returns the names of the peers that a reload leaves alone.
+fn unchanged_peers(running: &File, fresh: &File) -> HashSet<String> {
+    let running: HashMap<&str, &Peer> = running.peers.iter().map(|peer| (peer.name.as_str(), peer)).collect();
+    let is_same = |peer: &&Peer| peer.original.is_none() && running.get(peer.name.as_str()) == Some(peer);
+    fresh.peers.iter().filter(is_same).map(|peer| peer.name.to_string()).collect()
 }
 
 /// Returns the line and name of the first key that takes effect only at the next start and has changed.

@@ -71,6 +71,7 @@ mod usage_file;
 pub(crate) mod user;
 
 use std::env;
+use std::net::IpAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -176,25 +177,13 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
     if let Some(port) = &control_port {
         driver.reactor.add(port, CONTROL_PORT, Interest::Read)?;
     }
-    let copy_monitor = CopyMonitor::open()
-        .inspect_err(|error| tracing::warn!(%error, "copies of a virtual machine are not detected"))
-        .ok();
-    if let Some(monitor) = &copy_monitor {
-        driver.reactor.add(monitor, COPIES, Interest::Read)?;
-    }
+    let copy_monitor = watch_copies(&mut driver)?;
     let gateway = Gateway::open(file, run)?;
     let resolvers = crate::resolver::of_host();
     config_files.set_name_servers(file)?;
     let about = clients::tunnel_report(file, driver.endpoint.mtu());
     if qlog.is_some() {
         driver.endpoint.set_trace(driver.reactor.now(), true);
-    }
-    if let Err(error) = config_files.check() {
-        let (config, owner) = (file.path.display(), config_files.owner());
-        tracing::warn!(%config, %error, "`mpt reload` and `mpt save` will fail: chown it to {owner}");
-    }
-    if *file.mode == Mode::Plain {
-        tracing::warn!("plain mode: packets are neither encrypted nor authenticated");
     }
     let (file, pending) = (file.clone(), Vec::new());
     let (interfaces, metering) = (InterfaceSync::new(tun), Metering::open(&file));
@@ -204,8 +193,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
     if peer_source.is_some() {
         driver.endpoint.ask_for_unknown_keys();
     }
-    diagnosis::warn_of_reverse_path_filter(&file);
-    diagnosis::warn_of_name_servers(&file, &resolvers, &Netlink::open()?.all_addresses()?);
+    warn_at_start(&file, &mut config_files, &resolvers)?;
     tls_helper.map(TlsHelper::start).transpose()?;
     service.ready();
     Daemon {
@@ -246,6 +234,31 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         copy_monitor,
     }
     .run_to_end()
+}
+
+/// Watches for copies of the virtual machine in which this runs.
+fn watch_copies(driver: &mut Driver) -> Result<Option<CopyMonitor>, Failure> {
+    let monitor = CopyMonitor::open()
+        .inspect_err(|error| tracing::warn!(%error, "copies of a virtual machine are not detected"))
+        .ok();
+    if let Some(monitor) = &monitor {
+        driver.reactor.add(monitor, COPIES, Interest::Read)?;
+    }
+    Ok(monitor)
+}
+
+/// Logs the faults of the configuration and of the host that do not prevent the start.
+fn warn_at_start(file: &File, config_files: &mut ConfigFiles, resolvers: &[IpAddr]) -> Result<(), Failure> {
+    if let Err(error) = config_files.check() {
+        let (config, owner) = (file.path.display(), config_files.owner());
+        tracing::warn!(%config, %error, "`mpt reload` and `mpt save` will fail: chown it to {owner}");
+    }
+    if *file.mode == Mode::Plain {
+        tracing::warn!("plain mode: packets are neither encrypted nor authenticated");
+    }
+    diagnosis::warn_of_reverse_path_filter(file);
+    diagnosis::warn_of_name_servers(file, resolvers, &Netlink::open()?.all_addresses()?);
+    Ok(())
 }
 
 /// Returns the folder of files that outlive the tunnel.
