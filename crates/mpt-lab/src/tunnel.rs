@@ -287,7 +287,7 @@ pub(crate) fn start(
         None => netns.command(&program.to_string_lossy()),
     };
     // Both hosts share a file system, so each needs its own folder for the control socket.
-    command.env("MPT_RUN_DIR", run_dir(folder, host)).env("MPT_STATE_DIR", folder.join(format!("state-{host:?}")));
+    command.env("MPT_RUN_DIR", run_dir(folder, host)).env("MPT_STATE_DIR", state_dir(folder, host));
     let child = command.arg("up").arg(&file).stdout(output).stderr(also).spawn().context("mpt up")?;
     Ok(ChildProcess(child))
 }
@@ -295,6 +295,11 @@ pub(crate) fn start(
 /// Returns the folder of a daemon's control socket.
 pub(crate) fn run_dir(folder: &Path, host: Host) -> PathBuf {
     folder.join(format!("run-{host:?}"))
+}
+
+/// Returns the folder of a daemon's state.
+pub(crate) fn state_dir(folder: &Path, host: Host) -> PathBuf {
+    folder.join(format!("state-{host:?}"))
 }
 
 /// Writes a file with a key, readable only by its owner.

@@ -22,12 +22,16 @@ pub enum FaultKind {
     Stop,
     /// An interface is down.
     Down,
+    /// An interface is down, has another name for a while, and then the first again.
+    Rename,
     /// A cable is pulled.
     Unplug,
     /// A path loses all frames, and its interfaces stay up.
     Blackhole,
     /// Host A gets another address on a path, and later the first again.
     Renumber,
+    /// A host's NAT gives it another port on a path, three times.
+    Rebind,
     /// A path drops packets above 1400 bytes.
     Mtu,
     /// A path's frames overtake each other.
@@ -42,6 +46,10 @@ pub enum FaultKind {
     Nftables,
     /// A daemon receives SIGHUP every 10 ms.
     Reloads,
+    /// A daemon stops while thousands of addresses come and go, so that netlink discards events.
+    Overrun,
+    /// The disk with host A's state is full, while its daemon is killed and started again.
+    FullDisk,
     /// The control socket receives random bytes on many connections.
     Garbage,
     /// A daemon has no descriptor left: clients hold them all.
@@ -50,14 +58,16 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All kinds, in the order of the report.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 20] = [
         Self::KillInitiator,
         Self::KillResponder,
         Self::Stop,
         Self::Down,
+        Self::Rename,
         Self::Unplug,
         Self::Blackhole,
         Self::Renumber,
+        Self::Rebind,
         Self::Mtu,
         Self::Reorder,
         Self::Duplicate,
@@ -65,6 +75,8 @@ impl FaultKind {
         Self::Routing,
         Self::Nftables,
         Self::Reloads,
+        Self::Overrun,
+        Self::FullDisk,
         Self::Garbage,
         Self::Descriptors,
     ];
@@ -76,9 +88,11 @@ impl FaultKind {
             Self::KillResponder => "B killed, restarted",
             Self::Stop => "SIGSTOP, SIGCONT",
             Self::Down => "interface down",
+            Self::Rename => "interface renamed",
             Self::Unplug => "cable pulled",
             Self::Blackhole => "blackhole",
             Self::Renumber => "address changed",
+            Self::Rebind => "NAT rebinding",
             Self::Mtu => "path MTU 1400",
             Self::Reorder => "reordering",
             Self::Duplicate => "duplication",
@@ -86,6 +100,8 @@ impl FaultKind {
             Self::Routing => "rules, routes deleted",
             Self::Nftables => "nftables flushed",
             Self::Reloads => "reload storm",
+            Self::Overrun => "netlink overrun",
+            Self::FullDisk => "A killed, disk full",
             Self::Garbage => "control garbage",
             Self::Descriptors => "no descriptors left",
         }
@@ -96,8 +112,8 @@ impl FaultKind {
         Duration::from_secs(match self {
             // A session that answers nothing is replaced after 1 s of silence (docs/protocol.md); the handshake is
             // repeated after up to 5 s if its first message is lost with the old process.
-            Self::KillInitiator | Self::KillResponder => 5,
-            Self::Stop | Self::Routing => 3,
+            Self::KillInitiator | Self::KillResponder | Self::FullDisk => 5,
+            Self::Stop | Self::Overrun | Self::Routing => 3,
             // Failover: the other path carries on.
             _ => 2,
         })
@@ -126,7 +142,11 @@ impl Fault {
         order.sort_by_key(|kind| seed.fork(&format!("round {round} {kind:?}")).0);
         let kind = order[place];
         let host = match kind {
-            FaultKind::KillInitiator | FaultKind::Routing => Host::A,
+            FaultKind::KillInitiator
+            | FaultKind::FullDisk
+            | FaultKind::Routing
+            | FaultKind::Rename
+            | FaultKind::Rebind => Host::A,
             FaultKind::KillResponder => Host::B,
             _ if unit("host") < 0.5 => Host::A,
             _ => Host::B,
@@ -162,6 +182,16 @@ impl Fault {
                 thread::sleep(hold);
                 set("up")?;
             }
+            FaultKind::Rename => {
+                let (name, other) = (interface(path), format!("was{path}"));
+                let rename = |from: &str, to: &str| {
+                    let host = scene.topology.host(host);
+                    host.ip(&format!("link set {from} down\nlink set {from} name {to}\nlink set {to} up"))
+                };
+                rename(&name, &other)?;
+                thread::sleep(hold);
+                rename(&other, &name)?;
+            }
             FaultKind::Unplug => {
                 scene.topology.unplug(path, host)?;
                 thread::sleep(hold);
@@ -177,6 +207,13 @@ impl Fault {
                 thread::sleep(hold);
                 scene.topology.renumber(path, false)?;
             }
+            FaultKind::Rebind => {
+                for mapping in 1..=REBINDINGS {
+                    scene.map_ports(host, path, mapping)?;
+                    thread::sleep(hold / REBINDINGS);
+                }
+                scene.end_mapping(host)?;
+            }
             FaultKind::Mtu => scene.with_link(path, "mtu=1400B", hold),
             FaultKind::Reorder => scene.with_link(path, "jitter=uniform:4ms,order=free", hold),
             FaultKind::LossBursts => scene.with_link(path, "loss=bursts:2%:20%:100%", hold),
@@ -188,6 +225,22 @@ impl Fault {
             FaultKind::Routing => scene.delete_routing()?,
             FaultKind::Nftables => drop(scene.topology.host(host).sh("nft flush ruleset")?),
             FaultKind::Reloads => scene.reload_storm(host, hold)?,
+            FaultKind::Overrun => {
+                scene.signal(host, "STOP")?;
+                let overrun = scene.overrun_netlink(host);
+                scene.signal(host, "CONT")?;
+                overrun?;
+                return Ok(begin.elapsed());
+            }
+            FaultKind::FullDisk => {
+                scene.fill_disk(host)?;
+                scene.kill(host);
+                scene.start(host)?;
+                let blackout = begin.elapsed();
+                thread::sleep(hold);
+                scene.clear_disk(host)?;
+                return Ok(blackout);
+            }
             FaultKind::Garbage => scene.garbage(host),
             FaultKind::Descriptors => descriptors::exhaust(scene, host, traffic)?,
         }
@@ -200,6 +253,9 @@ impl fmt::Display for Fault {
         write!(f, "{}, host {:?}, path {}, {:.1?}", self.kind.name(), self.host, self.path + 1, self.hold)
     }
 }
+
+/// Ports that the NAT gives one after the other.
+const REBINDINGS: u32 = 3;
 
 #[cfg(test)]
 mod tests {

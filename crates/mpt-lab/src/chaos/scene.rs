@@ -2,17 +2,17 @@
 
 use super::descriptors;
 use crate::{
-    error::{LabError, Result, require, run},
+    error::{Context as _, LabError, Result, require, run},
     topology::{Family, Folder, Host, Topology, address, interface},
     traffic::ChildProcess,
     tunnel::{self, INTERFACE},
 };
 use mpt_sim::{link::PathSpec, seed::Seed};
 use std::{
-    fs,
-    io::{Read as _, Write as _},
+    fs::{self, File},
+    io::{self, Read as _, Write as _},
     os::unix::net::UnixStream,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Command,
     thread,
     time::{Duration, Instant},
@@ -32,12 +32,15 @@ pub(super) struct Scene {
 impl Scene {
     /// Builds the hosts; no daemon runs.
     pub(super) fn build(seed: Seed) -> Result<Self> {
-        ["ping", "nft", "ss", "kill"].into_iter().try_for_each(require)?;
+        ["ping", "nft", "ss", "kill", "mount"].into_iter().try_for_each(require)?;
         let program = tunnel::program().ok_or(LabError::NoTunnel)?;
         let paths: Vec<PathSpec> = LINKS.iter().map(|link| spec(link)).collect();
         let name = format!("{}-chaos", Topology::unique_name());
         let topology = Topology::build(&name, &paths, seed)?;
         let folder = Folder::create(&name)?;
+        for host in [Host::A, Host::B] {
+            mount_state_disk(&tunnel::state_dir(&folder.0, host))?;
+        }
         let (a, b) = tunnel::key_pairs(&program)?;
         let configs = [initiator(&a), responder(&b)];
         Ok(Self { topology, program, folder, configs, daemons: [None, None], warnings: Default::default(), seed })
@@ -145,6 +148,48 @@ impl Scene {
         self.topology.host(host).sh("nft delete table ip chaos").map(drop)
     }
 
+    /// Gives a host other source ports on a path, as a NAT that lost its bindings does: each number other ones.
+    pub(super) fn map_ports(&self, host: Host, path: usize, number: u32) -> Result<()> {
+        let (remote, bits) = (address(host.other(), path, Family::V4), number << 10);
+        let script = format!(
+            "nft -f - <<'END'\ntable ip chaos_ports\ndelete table ip chaos_ports\ntable ip chaos_ports {{\n chain out {{\n  \
+             type filter hook output priority 0;\n  ip daddr {remote} udp sport set udp sport xor {bits}\n }}\n \
+             chain in {{\n  type filter hook prerouting priority -300;\n  \
+             ip saddr {remote} udp dport set udp dport xor {bits}\n }}\n}}\nEND"
+        );
+        self.topology.host(host).sh(&script).map(drop)
+    }
+
+    pub(super) fn end_mapping(&self, host: Host) -> Result<()> {
+        self.topology.host(host).sh("nft delete table ip chaos_ports").map(drop)
+    }
+
+    /// Adds and removes more addresses than a netlink socket's buffer has room for.
+    pub(super) fn overrun_netlink(&self, host: Host) -> Result<()> {
+        self.topology.host(host).sh(OVERRUN).map(drop)
+    }
+
+    /// Leaves no byte free where a daemon keeps its state.
+    pub(super) fn fill_disk(&self, host: Host) -> Result<()> {
+        let filler = self.filler(host);
+        // It ends with an error: the disk is full.
+        let full = File::create(&filler).and_then(|mut file| io::copy(&mut io::repeat(0), &mut file));
+        match full {
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => Ok(()),
+            Err(error) => Err(error).context(filler.display().to_string()),
+            Ok(_) => unreachable!("the source has no end"),
+        }
+    }
+
+    pub(super) fn clear_disk(&self, host: Host) -> Result<()> {
+        let filler = self.filler(host);
+        fs::remove_file(&filler).context(filler.display().to_string())
+    }
+
+    fn filler(&self, host: Host) -> PathBuf {
+        tunnel::state_dir(&self.folder.0, host).join("filler")
+    }
+
     /// Deletes host A's rules with the tunnel's mark, and the routes of its interface.
     pub(super) fn delete_routing(&self) -> Result<()> {
         self.topology.a.sh(DELETE_ROUTING).map(drop)
@@ -208,6 +253,12 @@ fn responder(keys: &tunnel::Keys) -> String {
     )
 }
 
+/// Mounts a small disk, which is unmounted with the folder above it.
+fn mount_state_disk(folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).context(folder.display().to_string())?;
+    run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=64k,mode=755", "mpt-lab"]).arg(folder)).map(drop)
+}
+
 fn spec(link: &str) -> PathSpec {
     link.parse().expect("a constant, which tests parse")
 }
@@ -244,6 +295,15 @@ for family in -4 -6; do
     ip $family route flush dev mpt0
 done 2>/dev/null
 true";
+
+/// 4,000 changes, of which a buffer of 212,992 bytes takes some hundreds. Fails if no event was discarded.
+const OVERRUN: &str = "ip tuntap add chaos0 mode tun
+for last in $(seq 1 2000); do
+    address=192.0.$((last / 250)).$((last % 250 + 1))/32
+    echo \"address add $address dev chaos0\"; echo \"address del $address dev chaos0\"
+done | ip -batch -
+ip link del chaos0
+awk 'NR > 1 && $9 > 0 { discarded = 1 } END { exit !discarded }' /proc/net/netlink";
 
 #[cfg(test)]
 mod tests {

@@ -46,7 +46,10 @@ impl Resource {
         match self {
             Self::Namespace(name) => destroy(name),
             // The system removes leftovers in the temporary folder itself.
-            Self::Folder(folder) => drop(fs::remove_dir_all(folder)),
+            Self::Folder(folder) => {
+                unmount_below(folder);
+                drop(fs::remove_dir_all(folder));
+            }
         }
     }
 }
@@ -115,6 +118,15 @@ pub(super) fn create(resource: Resource, create: impl FnOnce() -> Result<()>) ->
 }
 
 /// Removes a resource.
+/// Unmounts the disks in a folder.
+fn unmount_below(folder: &Path) {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(1)).map(Path::new);
+    for point in points.filter(|point| point.starts_with(folder)) {
+        let _ = Command::new("umount").arg(point).status();
+    }
+}
+
 pub(super) fn remove(resource: &Resource) {
     let mut alive = alive();
     resource.remove();
