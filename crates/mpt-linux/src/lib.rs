@@ -4,9 +4,9 @@
 //! call where the kernel supports it; [`udp::Socket`] sends and receives batches of datagrams; [`netlink`] queries and
 //! changes links, addresses, routes and rules, and reports changes by others; [`Reactor`] waits for all of them, for
 //! signals and for a deadline, and owns the only clock of the tunnel; [`clock`] reads whether the host's is kept right;
-//! [`privilege`] drops the rights of root, and prevents core
-//! dumps; [`suspend`] detects suspends and copies of the host. Every offload has a fallback that handles one packet at
-//! a time, used when the kernel lacks the feature or rejects it at run time.
+//! [`privilege`] drops the rights of root, and prevents core dumps; [`router_socket`] advertises a router on a LAN;
+//! [`suspend`] detects suspends and copies of the host. Every offload has a fallback that handles one packet at a time,
+//! used when the kernel lacks the feature or rejects it at run time.
 //!
 //! No policy lives here: `mpt-proto` decides what to send, when, and over which link. Unsafe code is in `sys` only.
 //! User-visible errors are [`Error`]: operation, object, cause and hint.
@@ -18,6 +18,7 @@ mod error;
 pub mod netlink;
 pub mod privilege;
 pub mod reactor;
+pub mod router_socket;
 pub mod suspend;
 mod sys;
 pub mod tun;

@@ -8,6 +8,7 @@ mod beside;
 mod bypass;
 mod capture;
 mod carriage;
+mod delegate;
 mod detours;
 mod doctor;
 mod endings;

@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::time::Duration;
 
-use netlink_packet_core::NLM_F_DUMP;
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage, CacheInfo};
 
 use super::{Change, Netlink, family};
 use crate::Error;
@@ -48,6 +49,19 @@ impl Netlink {
         let mut message = message(index, prefix);
         message.header.flags = AddressHeaderFlags::Nodad;
         self.add(RouteNetlinkMessage::NewAddress(message), &format!("address {prefix} of link {index}"))
+    }
+
+    /// Adds an address that expires after this time, unless another call with the same address extends it.
+    pub fn keep_address(&mut self, index: u32, prefix: Prefix, lifetime: Duration) -> Result<(), Error> {
+        let mut message = message(index, prefix);
+        let mut lifetimes = CacheInfo::default();
+        lifetimes.ifa_preferred = u32::try_from(lifetime.as_secs()).unwrap_or(u32::MAX);
+        lifetimes.ifa_valid = lifetimes.ifa_preferred;
+        message.attributes.push(AddressAttribute::CacheInfo(lifetimes));
+        let request = RouteNetlinkMessage::NewAddress(message);
+        let what = format!("keep address {prefix} of link {index}");
+        let kept = self.0.exchange(request, NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE);
+        kept.map(drop).map_err(|refusal| refusal.into_error(what))
     }
 
     /// Removes an address from a link.

@@ -32,6 +32,7 @@ pub fn check(file: &File, log: &mut ProblemLog<'_>) {
     tls::check(file, log);
     gateway(file, log);
     share(file, log);
+    delegate(file, log);
     dns(file, log);
     for path in paths(file) {
         addresses(path, log);
@@ -246,6 +247,25 @@ fn share(file: &File, log: &mut ProblemLog<'_>) {
         let what = "share: no default route leads into the tunnel, so the hosts reach only the networks of routes";
         log.warn(line, what, "routes = [\"0.0.0.0/0\", \"::/0\"] sends everything through the tunnel");
     }
+}
+
+fn delegate(file: &File, log: &mut ProblemLog<'_>) {
+    let Some(net) = &file.delegate else { return };
+    let (what, hint) = match file.share.len() {
+        0 => ("share names no interface".to_owned(), "share = \"lan0\", the interface with the hosts"),
+        1 => match file
+            .addresses
+            .iter()
+            .map(|address| address.value)
+            .find(|address| address.contains(&IpNet::V6(net.value)))
+        {
+            Some(address) => (format!("{} is inside the tunnel, by {address}", net.value), "use another network"),
+            None if file.addresses.iter().any(|address| address.addr().is_ipv6()) => return,
+            None => ("the tunnel has no IPv6 address".to_owned(), "address = [\"10.77.0.2/24\", \"fd00:77::2/64\"]"),
+        },
+        several => (format!("share names {several} interfaces"), "share one interface, such as a bridge of several"),
+    };
+    log.error(net.line, format!("delegate: {what}"), Some(hint.to_owned()));
 }
 
 /// The C library uses three name servers (`MAXNS`).

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 use mpt_proto::classify::Rule;
 use mpt_proto::config::{LivenessConfig, PlainFraming, ProbeConfig, Protocol, ServerConfig};
 use mpt_proto::crypto::keys::KeyPair;
@@ -58,6 +58,8 @@ pub struct File {
     pub lan: Vec<At<IpNet>>,
     /// Interfaces with hosts that reach the Internet through the tunnel; empty if there are none.
     pub share: At<Vec<String>>,
+    /// The IPv6 network of the hosts at the shared interface.
+    pub delegate: Option<At<Ipv6Net>>,
     /// Name servers of this host while the tunnel is up; its own stay if there are none.
     pub dns: Vec<At<IpAddr>>,
     /// The scheduler.

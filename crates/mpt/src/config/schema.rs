@@ -59,6 +59,7 @@ pub fn file(document: &DeTable<'_>, log: &mut ProblemLog<'_>) -> File {
         client_to_client: top.read_or("client_to_client", &value_types::boolean(), defaults::CLIENT_TO_CLIENT),
         lan: top.list("lan", &value_types::network("192.168.7.0/24")),
         share: top.read_or("share", &value_types::one_or_list(value_types::interface("lan0")), Vec::new()),
+        delegate: top.read("delegate", &value_types::lan_network("fd12:3456:789a:1::/64")),
         dns: top.list("dns", &value_types::host("10.77.0.1")),
         scheduler: top.read_or(
             "scheduler",

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 use mpt_proto::crypto::keys::KeyError;
 use mpt_proto::time::Rate;
 use toml::de::DeValue;
@@ -309,6 +309,16 @@ pub fn interface_address(example: &str) -> ValueType<IpNet> {
 pub fn network(example: &str) -> ValueType<IpNet> {
     ValueType::text("a prefix with no bits set beyond its length", example, |text| {
         text.parse().ok().filter(|net: &IpNet| *net == net.trunc())
+    })
+}
+
+/// A network in which hosts make their own addresses (RFC 4862 section 5.5.3).
+pub fn lan_network(example: &str) -> ValueType<Ipv6Net> {
+    ValueType::text("an IPv6 network of 64 bits, private or global", example, |text| {
+        let net = text.parse().ok().filter(|net: &Ipv6Net| net.prefix_len() == 64 && *net == net.trunc())?;
+        let first = net.network();
+        let is_usable = !first.is_unicast_link_local() && !first.is_multicast() && first.segments()[0] != 0;
+        is_usable.then_some(net)
     })
 }
 

@@ -400,6 +400,8 @@ fn changed_startup_key(running: &File, fresh: &File) -> Option<(usize, &'static 
         (running.mtu == fresh.mtu, line(fresh.mtu.as_ref().map(|mtu| mtu.line)), "mtu"),
         (running.masquerade == fresh.masquerade, 0, "masquerade"),
         (running.share.is_empty() == fresh.share.is_empty(), fresh.share.line, "share"),
+        (running.delegate == fresh.delegate, line(fresh.delegate.as_ref().map(|net| net.line)), "delegate"),
+        (running.delegate.is_none() || running.share == fresh.share, fresh.share.line, "share"),
         (running.forwards.is_empty() == fresh.forwards.is_empty(), 0, "the first or the last [[forward]]"),
         (running.tls == fresh.tls, line(fresh.tls.as_ref().map(|tls| tls.listen.line)), "[tls]"),
         (source(running) == source(fresh), line(source_line), "peer_source"),

@@ -19,7 +19,7 @@
 
 use std::collections::BTreeSet;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 use mpt_linux::netlink::{Link, Netlink};
 
 use super::forwarding::{self, Forwarding};
@@ -88,6 +88,8 @@ impl Gateway {
             client_to_client: *file.client_to_client,
             lan: IpNet::aggregate(&file.lan.iter().map(|net| net.value).collect()),
             shared: share::set(file),
+            delegated: file.delegate.as_ref().map(|net| net.value),
+            routed: routed(file),
             has_kill_switch: policy_routing::has_kill_switch(file),
             only_for_tunnel: &self.forwarding.only_for_tunnel,
             beside: bypass_rules::accept_forwarded(file),
@@ -165,6 +167,19 @@ pub fn clean(name: &str, run: &RunDir) -> Result<bool, Failure> {
     Ok(true)
 }
 
+/// Returns the networks of peers with global IPv6 addresses. The Internet leads to them by itself, because the provider
+/// routes them to this host. The address of a single host is translated.
+fn routed(file: &File) -> Vec<Ipv6Net> {
+    let networks = file.peers.iter().flat_map(|peer| &peer.networks).map(|net| net.value);
+    let global = networks.filter_map(|net| match net {
+        IpNet::V6(v6) if v6.network().segments()[0] & 0xe000 == 0x2000 && (3..=64).contains(&v6.prefix_len()) => {
+            Some(v6)
+        }
+        _ => None,
+    });
+    Ipv6Net::aggregate(&global.collect())
+}
+
 /// Returns the table, which is named after the tunnel.
 fn table_of(interface: &str) -> Table {
     Table::new(
@@ -185,6 +200,10 @@ struct Chains<'a> {
     lan: Vec<IpNet>,
     /// The notation of the shared interfaces.
     shared: Option<String>,
+    /// The network of the hosts there, whose source is not translated.
+    delegated: Option<Ipv6Net>,
+    /// Global networks behind peers, whose source is not translated.
+    routed: Vec<Ipv6Net>,
     has_kill_switch: bool,
     /// Families that the host did not forward before.
     only_for_tunnel: &'a [&'static str],
@@ -204,6 +223,9 @@ impl Chains<'_> {
             let (is_alone, has_kill_switch) = (!self.masquerade, self.has_kill_switch);
             let share = Share { tunnel, shared, is_alone, has_kill_switch, only_for_tunnel: self.only_for_tunnel };
             forward += &share.forward();
+            if let Some(net) = self.delegated {
+                nat += &format!("    iifname {shared} oifname {tunnel} ip6 saddr {net} accept\n");
+            }
             nat += &format!("    iifname {shared} oifname {tunnel} masquerade\n");
         }
         if self.masquerade {
@@ -212,6 +234,9 @@ impl Chains<'_> {
                 "    iifname {tunnel} jump from_tunnel\n    oifname {tunnel} ct state established,related accept\n    \
                  oifname {tunnel} drop\n"
             );
+            for net in &self.routed {
+                nat += &format!("    iifname {tunnel} ip6 saddr {net} accept\n");
+            }
             nat += &format!("    iifname {tunnel} oifname != {tunnel} masquerade\n");
         }
         if !self.ports.is_empty() && !self.masquerade && self.shared.is_none() {
@@ -292,6 +317,8 @@ mod tests {
                 client_to_client,
                 lan,
                 shared,
+                delegated: None,
+                routed: Vec::new(),
                 has_kill_switch,
                 only_for_tunnel,
                 beside,

@@ -159,6 +159,11 @@ impl Daemon {
             let what = "cannot update the nftables table of masquerade or share".to_owned();
             self.interface_sync.route_failures.record(what, failure.to_string());
         }
+        if let Err(failure) = self.sync_delegation(now) {
+            self.interface_sync
+                .route_failures
+                .record("cannot serve the shared interface".to_owned(), failure.to_string());
+        }
         match self.sync_routes(now) {
             Ok(true) => self.interface_sync.route_failures.finish(now),
             Ok(false) => {}

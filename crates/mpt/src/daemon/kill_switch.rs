@@ -135,6 +135,9 @@ fn chains(file: &File, local: &BTreeMap<String, Vec<IpNet>>) -> Result<String, F
         // The offer of a DHCP server (RFC 2131 section 4.1). The answers from the tunnel have any destination.
         leases = format!("    oifname {shared} ip daddr 255.255.255.255 udp sport 67 udp dport 68 accept\n");
         answers += &format!("    iifname {tunnel} oifname {shared} accept\n");
+        if let Some(net) = &file.delegate {
+            leases += &format!("    oifname {shared} ip6 daddr {} accept\n", net.value);
+        }
     }
     Ok(format!(
         "  chain output {{\n    type filter hook output priority {LAST}; policy drop;\n    \

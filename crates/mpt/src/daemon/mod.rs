@@ -28,6 +28,7 @@ mod clients;
 mod commands;
 pub mod config_files;
 mod control_port;
+mod delegation;
 mod diagnosis;
 mod event_loop;
 mod forwarding;
@@ -89,6 +90,7 @@ use crate::control::report::{self, TunnelReport};
 use crate::control::{EventKind, RunDir, Server};
 use config_files::ConfigFiles;
 use control_port::ControlPort;
+use delegation::Delegation;
 use diagnosis::Diagnosis;
 use event_loop::Driver;
 use gateway::Gateway;
@@ -127,6 +129,7 @@ pub fn run(file: &File, qlog: Option<&Path>) -> Result<(), Failure> {
     let tun_before = service.take_tun()?;
     let qlog = qlog.filter(|_| !run.running().contains(&file.interface));
     let qlog = qlog.map(|folder| Qlog::open(folder, file, clock.now())).transpose()?;
+    let delegation = Delegation::open(file)?;
     let tls_helper = TlsHelper::open(file)?;
     let mut config_files = ConfigFiles::open(file)?;
     if !user::give_up_root(&run, &user::required_capabilities(file))? {
@@ -134,7 +137,19 @@ pub fn run(file: &File, qlog: Option<&Path>) -> Result<(), Failure> {
     }
     let control = Server::bind(&run, &file.interface)?;
     let status = Server::bind_status(&run, &file.interface, user::status_reader().0)?;
-    let open = Opened { signals, control, status, device, tun_before, service, qlog, config_files, tls_helper, clock };
+    let open = Opened {
+        signals,
+        control,
+        status,
+        device,
+        tun_before,
+        service,
+        delegation,
+        qlog,
+        config_files,
+        tls_helper,
+        clock,
+    };
     up(file, &run, open).map_err(|failure| leftovers::with_leftover_state(&file.interface, &run, failure))
 }
 
@@ -155,6 +170,7 @@ struct Opened {
     /// The TUN device of the process before.
     tun_before: Option<OwnedFd>,
     service: Service,
+    delegation: Option<Delegation>,
     qlog: Option<Qlog>,
     config_files: ConfigFiles,
     tls_helper: Option<TlsHelper>,
@@ -162,8 +178,19 @@ struct Opened {
 }
 
 fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
-    let Opened { signals, control, status, device, tun_before, service, qlog, mut config_files, tls_helper, clock } =
-        open;
+    let Opened {
+        signals,
+        control,
+        status,
+        device,
+        tun_before,
+        service,
+        delegation,
+        qlog,
+        mut config_files,
+        tls_helper,
+        clock,
+    } = open;
     let monitor = Monitor::open()?;
     let reactor = Reactor::new(clock)?;
     let OpenTunnel { mut driver, sockets, routes, session_routes, tun } =
@@ -174,6 +201,9 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
     driver.reactor.add(&monitor, MONITOR, Interest::Read)?;
     driver.reactor.add(&control, CONTROL, Interest::Read)?;
     driver.reactor.add(&status, STATUS, Interest::Read)?;
+    if let Some(delegation) = &delegation {
+        delegation.watch(&driver)?;
+    }
     if let Some(port) = &control_port {
         driver.reactor.add(port, CONTROL_PORT, Interest::Read)?;
     }
@@ -200,6 +230,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         service,
         driver,
         gateway,
+        delegation,
         routes,
         signals,
         monitor,
@@ -271,6 +302,7 @@ pub(crate) fn state_folder() -> PathBuf {
 struct Daemon {
     driver: Driver,
     gateway: Option<Gateway>,
+    delegation: Option<Delegation>,
     routes: Routes,
     metering: Metering,
     /// End of the time in which everything leaves beside the tunnel.
@@ -378,6 +410,7 @@ impl Daemon {
             self.control.leave_file();
         } else {
             self.service.forget_tun();
+            self.delegation.iter_mut().for_each(Delegation::stop);
         }
     }
 
@@ -419,9 +452,10 @@ impl Daemon {
         let qlog = self.qlog.as_mut().and_then(|qlog| qlog.poll(now, &mut self.driver.endpoint));
         let service = self.service.poll(now, &self.driver.endpoint);
         let bypass = self.poll_bypass(now);
+        let delegation = self.poll_delegation(now);
         let diagnosis = self.diagnosis.poll(now, &self.driver.endpoint, &self.file);
         let stop = self.stop_request.as_ref().map(StopRequest::deadline);
-        let own = [bypass, clients, control, data, diagnosis, interfaces, metering, names];
+        let own = [bypass, clients, control, data, delegation, diagnosis, interfaces, metering, names];
         let others = [path_events, peer_source, qlog, service, session_routes, stop, tls];
         own.into_iter().chain(others).flatten().min()
     }
@@ -433,6 +467,7 @@ impl Daemon {
             TABLES => self.handle_table_events(now)?,
             FORWARDING => self.handle_forwarding_events(now)?,
             COPIES | RESTART => {}
+            ROUTER => self.delegation.iter_mut().for_each(|delegation| delegation.handle_ready(now)),
             NAMES => self.names.schedule(now),
             PEER_SOURCE => self.handle_peer_source(now, ready),
             TLS => self.tls.schedule(now),
@@ -505,3 +540,4 @@ const NAMES: Token = Token(9);
 const TLS: Token = Token(10);
 const PEER_SOURCE: Token = Token(11);
 const RESTART: Token = Token(12);
+const ROUTER: Token = Token(13);

@@ -171,7 +171,7 @@ fn cannot_give(path: &Path, error: &io::Error) -> Failure {
 }
 
 /// The extensions of files in these directories.
-const OURS: [&str; 8] = ["sock", "status", "lock", "undo", "usage", "handshake", "new", "tls"];
+const OURS: [&str; 9] = ["sock", "status", "lock", "undo", "usage", "handshake", "addresses", "new", "tls"];
 /// Everybody may list the running tunnels.
 const RUN_DIR_MODE: u32 = 0o755;
 const STATE_FOLDER_MODE: u32 = 0o700;

@@ -158,6 +158,7 @@ const PERMITTED: &[&str] = &[
     "routes",
     "dns",
     "share",
+    "delegate",
     "kill_switch",
     "session_routes",
     "peer_source",
