@@ -11,7 +11,7 @@ use std::process::Command;
 const ARCHIVED: &str = "../../packaging/commit";
 
 fn main() {
-    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=../mpt/build.rs");
     println!("cargo:rerun-if-changed={ARCHIVED}");
     let mut version = env::var("CARGO_PKG_VERSION").unwrap_or_default();
     if env::var("PROFILE").as_deref() == Ok("release") {

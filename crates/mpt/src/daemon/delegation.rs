@@ -10,7 +10,7 @@
 //! peer. This host's address expires by itself after a crash, as what the hosts have learned.
 //!
 //! A solicitation comes from the LAN alone, because the socket is bound to the interface. It costs one advertisement
-//! in three seconds, whoever sends how many.
+//! in three seconds, however many arrive.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub(super) struct Delegation {
     /// Time of the next advertisement.
     due: Time,
     last: Option<Time>,
-    /// The last advertisement failed, and a log line says so.
+    /// The last advertisement failed, which was logged.
     is_failing: bool,
 }
 
