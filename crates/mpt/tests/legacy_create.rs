@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use mpt::legacy::model::Connection;
 use mpt::legacy::{LegacySetup, Source, merge, write};
-use mpt_proto::legacy::control::{Accept, Code, ControlChannel, ControlEvent, Pair};
+use mpt_proto::legacy::control::{Accept, AddressPair, Code, ControlChannel, ControlEvent};
 use mpt_proto::legacy::wire::{AuthKey, AuthType};
 use mpt_proto::time::Time;
 
@@ -100,7 +100,7 @@ fn both_sides_match_and_no_key_crosses_the_network() {
     let mut client = ControlChannel::new(Accept::default(), [2; 32]);
     client.add_connection(own.for_control().unwrap());
 
-    let pair = Pair { local: "10.77.0.2".parse().unwrap(), remote: "10.77.0.1".parse().unwrap() };
+    let pair = AddressPair { local: "10.77.0.2".parse().unwrap(), remote: "10.77.0.1".parse().unwrap() };
     let text = write::message(&own);
     assert!(!text.contains("5d3c8f1a90b24e67a1c3d5e7f9012345"));
     client.create(Time::START, pair, "192.168.10.1:60456".parse().unwrap(), &text).unwrap();

@@ -8,7 +8,7 @@ use mpt_linux::netlink::Netlink;
 use mpt_proto::PeerError;
 use mpt_proto::config::PeerConfig;
 use mpt_proto::endpoint::Endpoint;
-use mpt_proto::legacy::control::{Code, ControlEvent, LegacyPath, Pair};
+use mpt_proto::legacy::control::{AddressPair, Code, ControlEvent, LegacyPath};
 use mpt_proto::peer::PathEvent;
 use mpt_proto::time::Time;
 
@@ -143,7 +143,7 @@ impl Daemon {
     /// Applies a message of the peer to the paths that it names.
     fn each_path(
         &mut self,
-        pair: Pair,
+        pair: AddressPair,
         path: LegacyPath,
         mut apply: impl FnMut(&mut Endpoint, &str, &str) -> Result<(), PeerError>,
     ) {
@@ -156,13 +156,13 @@ impl Daemon {
         }
     }
 
-    pub(super) fn peer_of(&self, pair: Pair) -> Option<usize> {
+    pub(super) fn peer_of(&self, pair: AddressPair) -> Option<usize> {
         let is_it = |peer: &Peer| peer.original.as_ref().is_some_and(|o| control_port::pair(o) == pair);
         self.file.peers.iter().position(is_it)
     }
 
     /// Creates this host's side of a requested connection. Returns its description for the peer.
-    fn create_connection(&mut self, now: Time, pair: Pair, text: &str) -> Result<String, Code> {
+    fn create_connection(&mut self, now: Time, pair: AddressPair, text: &str) -> Result<String, Code> {
         let peer = Connection::from_message("peer", text).map_err(|_| Code::NO_CONNECTION)?;
         let interface = describe::interface(&self.file);
         let original = self.file.original.as_ref().ok_or(Code::NO_CONNECTION)?;
@@ -187,7 +187,7 @@ impl Daemon {
     }
 
     /// Updates our side of a connection with the peer's answer.
-    fn apply_answer(&mut self, now: Time, pair: Pair, text: &str) -> Result<(), Failure> {
+    fn apply_answer(&mut self, now: Time, pair: AddressPair, text: &str) -> Result<(), Failure> {
         let index = self.peer_of(pair).ok_or_else(|| Failure::new("the connection was removed meanwhile"))?;
         let own = describe::connection(&self.file, &self.file.peers[index]);
         let answer = Connection::from_message("the peer's answer", text).ok();

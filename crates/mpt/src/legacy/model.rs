@@ -248,7 +248,7 @@ impl Connection {
     /// Converts to the control plane's parameters; `None` before both tunnel addresses are known. Omits paths without a
     /// public address, since they cannot be identified to the peer.
     pub fn for_control(&self) -> Option<control::LegacyConnection> {
-        let pair = control::Pair { local: self.ip_local?, remote: self.ip_remote? };
+        let pair = control::AddressPair { local: self.ip_local?, remote: self.ip_remote? };
         let named =
             |path: &ConnectionPath| Some(control::LegacyPath { public: path.public()?, remote: path.remote_ipaddr? });
         let paths = self.paths.iter().filter_map(named).collect();

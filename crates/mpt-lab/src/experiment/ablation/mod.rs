@@ -223,7 +223,7 @@ fn one_percent() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mpt_proto::tuning::Rule;
+    use mpt_proto::tuning::Heuristic;
     use std::time::Duration;
 
     #[test]
@@ -237,7 +237,7 @@ mod tests {
     fn the_selection_and_the_estimate_use_different_seeds() {
         let few = cases(Set::Mixes, 7, Some(Duration::from_secs(1)));
         let mut ablation = Ablation::new(few, 1, 2);
-        let comparison = ablation.measure(Tuning::default().without(Rule::HeaderCompression), &|_, _| ());
+        let comparison = ablation.measure(Tuning::default().without(Heuristic::HeaderCompression), &|_, _| ());
         assert_eq!((comparison.screened.len(), comparison.most_helped.len()), (7, 5));
         assert!(comparison.screened.iter().all(|effect| effect.log_ratios.len() == 1));
         assert!(comparison.most_helped.iter().all(|effect| effect.log_ratios.len() == 2));
