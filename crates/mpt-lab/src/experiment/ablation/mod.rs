@@ -186,7 +186,7 @@ impl Comparison {
 
 /// Answer to the question of what switching a rule off costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AblationVerdict {
     /// More than 1 %, with 95 % confidence.
     CostsMore,
     /// Less than 1 %, with 95 % confidence.
@@ -195,7 +195,7 @@ pub enum Verdict {
     Undecided,
 }
 
-impl Verdict {
+impl AblationVerdict {
     /// Returns the verdict on a mean log-ratio; undecided without an interval.
     pub fn on(estimate: Estimate) -> Self {
         match (estimate.low(), estimate.high()) {
@@ -255,10 +255,10 @@ mod tests {
 
     #[test]
     fn a_verdict_needs_the_whole_interval() {
-        let on = |mean, half| Verdict::on(Estimate { mean, half });
-        assert_eq!(on(0.05, Some(0.02)), Verdict::CostsMore);
-        assert_eq!(on(0.05, Some(0.045)), Verdict::Undecided);
-        assert_eq!(on(-0.05, Some(0.02)), Verdict::CostsLess);
-        assert_eq!(on(0.05, None), Verdict::Undecided);
+        let on = |mean, half| AblationVerdict::on(Estimate { mean, half });
+        assert_eq!(on(0.05, Some(0.02)), AblationVerdict::CostsMore);
+        assert_eq!(on(0.05, Some(0.045)), AblationVerdict::Undecided);
+        assert_eq!(on(-0.05, Some(0.02)), AblationVerdict::CostsLess);
+        assert_eq!(on(0.05, None), AblationVerdict::Undecided);
     }
 }
