@@ -26,7 +26,7 @@ use crate::edit::Registry;
 use crate::registry::{Key, Peer};
 
 /// The source of all answers.
-pub struct Api {
+pub struct ApiServer {
     /// The registry.
     pub registry: Registry,
     /// Hashes of the tokens.
@@ -61,7 +61,7 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
 }
 
 /// Answers requests.
-pub async fn serve(listener: TcpListener, api: Arc<Api>) {
+pub async fn serve(listener: TcpListener, api: Arc<ApiServer>) {
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
@@ -84,7 +84,7 @@ pub async fn serve(listener: TcpListener, api: Arc<Api>) {
     }
 }
 
-async fn respond(api: &Api, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn respond(api: &ApiServer, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let is_metrics = request.uri().path() == "/metrics";
     let (status, kind, body) = if !(is_metrics && api.has_open_metrics || api.is_authorized(&request)) {
         (StatusCode::UNAUTHORIZED, JSON, json!({"error": "needs Authorization: Bearer TOKEN"}).to_string())
@@ -100,7 +100,7 @@ async fn respond(api: &Api, request: Request<Incoming>) -> Result<Response<Full<
     Ok(response)
 }
 
-impl Api {
+impl ApiServer {
     fn is_authorized(&self, request: &Request<Incoming>) -> bool {
         let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let Some(token) = header.and_then(|value| value.strip_prefix("Bearer ")) else { return false };

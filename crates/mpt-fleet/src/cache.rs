@@ -26,7 +26,7 @@ pub type ChangedPeer = (Key, Option<Peer>);
 
 /// The effect of an item.
 #[derive(Debug)]
-pub enum Changed {
+pub enum CacheChange {
     /// A peer, with its value before.
     Peer(Key, Option<Peer>),
     /// The record of an owner.
@@ -43,11 +43,11 @@ impl Cache {
     }
 
     /// Takes a change over.
-    pub fn apply(&mut self, item: &Item) -> Changed {
+    pub fn apply(&mut self, item: &Item) -> CacheChange {
         self.revision = self.revision.max(item.revision);
         let Some(place) = self.prefix.place(&item.key) else {
             self.note(&item.key, item.value.as_ref().map(|_| "no record has this key"));
-            return Changed::Other;
+            return CacheChange::Other;
         };
         match place {
             Place::Peer(key) => match self.read::<Peer>(item) {
@@ -56,14 +56,14 @@ impl Cache {
                         Some(peer) => self.peers.insert(key.clone(), peer),
                         None => self.peers.remove(&key),
                     };
-                    Changed::Peer(key, before)
+                    CacheChange::Peer(key, before)
                 }
-                None => Changed::Other,
+                None => CacheChange::Other,
             },
             Place::Owner(key) => {
                 let claim = self.read(item).flatten();
                 let record = item.value.as_ref().map(|_| Record { claim, written: item.revision, lease: item.lease });
-                Changed::Owner(key, item.revision, record)
+                CacheChange::Owner(key, item.revision, record)
             }
             Place::Server(id) => {
                 match self.read(item) {
@@ -71,7 +71,7 @@ impl Cache {
                     Some(None) => drop(self.servers.remove(&id)),
                     None => {}
                 }
-                Changed::Other
+                CacheChange::Other
             }
             // The presence of the key is the mark.
             Place::Drain(id) => {
@@ -79,7 +79,7 @@ impl Cache {
                     Some(_) => self.draining.insert(id),
                     None => self.draining.remove(&id),
                 };
-                Changed::Other
+                CacheChange::Other
             }
         }
     }
@@ -99,8 +99,8 @@ impl Cache {
         let mut owners = HashMap::new();
         for item in items {
             match self.apply(item) {
-                Changed::Peer(key, before) => peers.push((key, before)),
-                Changed::Owner(key, _, Some(record)) => drop(owners.insert(key, record)),
+                CacheChange::Peer(key, before) => peers.push((key, before)),
+                CacheChange::Owner(key, _, Some(record)) => drop(owners.insert(key, record)),
                 _ => {}
             }
         }

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use crate::Failure;
-use crate::etcd::{Change, Error, Etcd, Item};
+use crate::etcd::{Change, Error, EtcdClient, Item};
 use crate::registry::{Key, Peer, Place, Prefix, Server, ServerId};
 
 /// The registry of a cluster.
 pub struct Registry {
     /// etcd.
-    pub etcd: std::sync::Arc<Etcd>,
+    pub etcd: std::sync::Arc<EtcdClient>,
     /// The prefix of its keys.
     pub prefix: Prefix,
 }

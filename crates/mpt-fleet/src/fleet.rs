@@ -11,10 +11,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{error, info, warn};
 
-use crate::cache::{Cache, Changed};
+use crate::cache::{Cache, CacheChange};
 use crate::config::Config;
 use crate::daemon::{self, Event, Message};
-use crate::etcd::Etcd;
+use crate::etcd::EtcdClient;
 use crate::etcd::follow::News;
 use crate::metrics::Metrics;
 use crate::owners::{Owners, Record};
@@ -23,7 +23,7 @@ use crate::registry::{Key, Load, Peer, Prefix, Server};
 /// Everything that the task knows.
 pub struct Fleet {
     config: Config,
-    etcd: Arc<Etcd>,
+    etcd: Arc<EtcdClient>,
     prefix: Prefix,
     cache: Cache,
     owners: Owners,
@@ -34,7 +34,7 @@ pub struct Fleet {
     metrics: Metrics,
     server: watch::Sender<Server>,
     seen: Arc<AtomicU64>,
-    results: mpsc::UnboundedSender<Outcome>,
+    results: mpsc::UnboundedSender<OwnerOutcome>,
 }
 
 /// The tunnel and its peers.
@@ -43,7 +43,7 @@ struct Tunnel {
     /// The present connection, and the sender of its lines.
     connection: Option<(u64, mpsc::Sender<String>)>,
     has_greeted: bool,
-    sessions: HashMap<Key, Session>,
+    sessions: HashMap<Key, ReportedSession>,
     /// Peers that the tunnel may have from this source.
     known: HashSet<Key>,
     /// Removals that wait for a connection.
@@ -53,14 +53,14 @@ struct Tunnel {
     nonsense: Option<Instant>,
 }
 
-struct Session {
+struct ReportedSession {
     in_use: bool,
     /// The connection on which the tunnel reported it.
     connection: u64,
 }
 
 /// The end of a request for the record of an owner.
-pub struct Outcome(Key, Option<(u64, Option<Record>)>);
+pub struct OwnerOutcome(Key, Option<(u64, Option<Record>)>);
 
 /// The channels of the task.
 pub struct Inputs {
@@ -73,17 +73,17 @@ pub struct Inputs {
     /// Requests for the metrics.
     pub scrapes: mpsc::Receiver<oneshot::Sender<String>>,
     /// Requests for the records of owners that ended.
-    pub results: mpsc::UnboundedReceiver<Outcome>,
+    pub results: mpsc::UnboundedReceiver<OwnerOutcome>,
 }
 
 impl Fleet {
     /// Makes the state. `server` takes the record of this server, and `seen` the revision of the copy.
     pub fn new(
         config: Config,
-        etcd: Arc<Etcd>,
+        etcd: Arc<EtcdClient>,
         server: watch::Sender<Server>,
         seen: Arc<AtomicU64>,
-        results: mpsc::UnboundedSender<Outcome>,
+        results: mpsc::UnboundedSender<OwnerOutcome>,
     ) -> Self {
         let prefix = Prefix::new(&config.cluster);
         Self {
@@ -113,7 +113,7 @@ impl Fleet {
                 Some(event) = inputs.tunnel.recv() => self.handle_tunnel(event),
                 Some(news) = inputs.news.recv() => self.handle_news(news),
                 Some(lease) = inputs.leases.recv() => self.handle_lease(lease),
-                Some(Outcome(key, result)) = inputs.results.recv() => {
+                Some(OwnerOutcome(key, result)) = inputs.results.recv() => {
                     self.metrics.failed_writes += u64::from(result.is_none());
                     self.owners.handle_result(&key, result);
                 }
@@ -152,7 +152,7 @@ impl Fleet {
             Message::Hello { version, server_id, public_key } => self.greet(version, server_id, public_key),
             _ if !self.tunnel.has_greeted => self.note_nonsense(),
             Message::Up { key, timestamp, in_use } => {
-                self.tunnel.sessions.insert(key.clone(), Session { in_use, connection });
+                self.tunnel.sessions.insert(key.clone(), ReportedSession { in_use, connection });
                 self.tunnel.known.insert(key.clone());
                 self.owners.handle_up(&key, timestamp, in_use);
                 self.remove_if_not_admitted(&key);
@@ -250,9 +250,9 @@ impl Fleet {
             News::Changes(items) => {
                 for item in items {
                     match self.cache.apply(&item) {
-                        Changed::Peer(key, before) => self.handle_peer(&key, before),
-                        Changed::Owner(key, revision, record) => self.owners.handle_record(&key, revision, record),
-                        Changed::Other => {}
+                        CacheChange::Peer(key, before) => self.handle_peer(&key, before),
+                        CacheChange::Owner(key, revision, record) => self.owners.handle_record(&key, revision, record),
+                        CacheChange::Other => {}
                     }
                 }
                 self.metrics.is_following = true;
@@ -300,7 +300,7 @@ impl Fleet {
         // A tunnel reports its sessions again after it has connected. The others are gone.
         if self.tunnel.ticks == SWEEP {
             let present = self.tunnel.connection.as_ref().map(|(connection, _)| *connection);
-            let is_stale = |session: &Session| Some(session.connection) != present;
+            let is_stale = |session: &ReportedSession| Some(session.connection) != present;
             let stale: Vec<_> = self.tunnel.sessions.extract_if(|_, session| is_stale(session)).collect();
             stale.iter().for_each(|(key, _)| self.owners.handle_down(key));
         }

@@ -11,13 +11,13 @@ use tracing::{info, warn};
 
 use crate::Failure;
 use crate::config::Config;
-use crate::etcd::{Change, Error, Etcd};
+use crate::etcd::{Change, Error, EtcdClient};
 use crate::registry::{Place, Prefix, Server};
 
 /// The registration of this server.
 pub struct Registration {
     /// The registry.
-    pub etcd: Arc<Etcd>,
+    pub etcd: Arc<EtcdClient>,
     /// The configuration.
     pub config: Config,
     /// The record to write.
@@ -30,7 +30,7 @@ pub struct Registration {
     pub leases: mpsc::Sender<Option<u64>>,
 }
 
-enum Outcome {
+enum RegistrationOutcome {
     Written(u64),
     /// The number is taken, by this instance.
     Taken(String),
@@ -55,7 +55,7 @@ impl Registration {
                 }
             };
             match self.write(lease, 0).await {
-                Ok(Outcome::Written(revision)) => {
+                Ok(RegistrationOutcome::Written(revision)) => {
                     info!("server {} is registered", self.config.server_id);
                     (taken_since, was_registered) = (None, true);
                     let _ = self.leases.send(Some(lease)).await;
@@ -63,7 +63,7 @@ impl Registration {
                     let _ = self.leases.send(None).await;
                     continue;
                 }
-                Ok(Outcome::Taken(by)) => {
+                Ok(RegistrationOutcome::Taken(by)) => {
                     let since = *taken_since.get_or_insert_with(|| {
                         warn!("server_id {} is registered by {by}; waits until its lease ends", self.config.server_id);
                         Instant::now()
@@ -128,8 +128,8 @@ impl Registration {
                 behind = 0;
             }
             match self.write(lease, revision).await {
-                Ok(Outcome::Written(new)) => (revision, written) = (new, Instant::now()),
-                Ok(Outcome::Taken(by)) => {
+                Ok(RegistrationOutcome::Written(new)) => (revision, written) = (new, Instant::now()),
+                Ok(RegistrationOutcome::Taken(by)) => {
                     warn!("{}", self.taken(&by));
                     return;
                 }
@@ -139,7 +139,7 @@ impl Registration {
     }
 
     /// Writes the record if it is absent, ours, or nobody's.
-    async fn write(&self, lease: u64, revision: u64) -> Result<Outcome, Error> {
+    async fn write(&self, lease: u64, revision: u64) -> Result<RegistrationOutcome, Error> {
         let key = Prefix::new(&self.config.cluster).key(&Place::Server(self.config.server_id));
         let server = self.server.borrow().clone();
         let value = serde_json::to_vec(&server).map_err(|error| Error::Away(error.to_string()))?;
@@ -147,7 +147,7 @@ impl Registration {
         for _ in 0..3 {
             let changed = self.etcd.change(&Change { key: &key, expected, value: Some((&value, lease)) }).await?;
             if changed.is_made {
-                return Ok(Outcome::Written(changed.revision));
+                return Ok(RegistrationOutcome::Written(changed.revision));
             }
             expected = match changed.found {
                 None => 0,
@@ -156,7 +156,7 @@ impl Registration {
                     match other {
                         // Without a lease, no server wrote it.
                         Some(other) if found.lease != 0 && other.instance != server.instance => {
-                            return Ok(Outcome::Taken(other.instance));
+                            return Ok(RegistrationOutcome::Taken(other.instance));
                         }
                         _ => found.revision,
                     }

@@ -11,11 +11,11 @@ use base64ct::{Base64UrlUnpadded, Encoding as _};
 use clap::{Parser, Subcommand};
 use ipnet::IpNet;
 use mpt_fleet::Failure;
-use mpt_fleet::api::{self, Api};
+use mpt_fleet::api::{self, ApiServer};
 use mpt_fleet::config::{Config, DEFAULT_FILE};
 use mpt_fleet::daemon;
 use mpt_fleet::edit::Registry;
-use mpt_fleet::etcd::{Etcd, follow};
+use mpt_fleet::etcd::{EtcdClient, follow};
 use mpt_fleet::fleet::{Fleet, Inputs};
 use mpt_fleet::lease::{self, Registration};
 use mpt_fleet::registry::{Key, Load, Name, Peer, Prefix, Server, ServerId};
@@ -118,7 +118,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         return token();
     }
     let config = Config::load(&cli.config)?;
-    let etcd = Arc::new(Etcd::new(&config.etcd)?);
+    let etcd = Arc::new(EtcdClient::new(&config.etcd)?);
     let registry = Registry { etcd: Arc::clone(&etcd), prefix: Prefix::new(&config.cluster) };
     match cli.command {
         Command::Run => serve(config, etcd, registry).await,
@@ -149,7 +149,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
     }
 }
 
-async fn serve(config: Config, etcd: Arc<Etcd>, registry: Registry) -> Result<(), Failure> {
+async fn serve(config: Config, etcd: Arc<EtcdClient>, registry: Registry) -> Result<(), Failure> {
     let socket = daemon::bind(&config.socket)?;
     let http = api::bind(config.api.listen).await?;
     let (events, tunnel) = mpsc::channel(1024);
@@ -172,7 +172,7 @@ async fn serve(config: Config, etcd: Arc<Etcd>, registry: Registry) -> Result<()
         news_sender,
         Arc::clone(&again),
     ));
-    let api = Api {
+    let api = ApiServer {
         tokens: config.api.tokens.clone(),
         has_open_metrics: config.api.listen.ip().is_loopback(),
         registry,

@@ -3,7 +3,7 @@
 use crate::{command::progress, progress_bar::ProgressBar};
 use clap::Args;
 use mpt_lab::experiment::ablation::{Ablation, AblationCase, Set, cases, lines, report};
-use mpt_proto::tuning::{Rule, Tuning};
+use mpt_proto::tuning::{Heuristic, Tuning};
 use std::{error::Error, fs::File, io::Write as _, path::PathBuf, time::Duration};
 
 /// Ablation: the effect of the core's rules in the simulator.
@@ -11,7 +11,7 @@ use std::{error::Error, fs::File, io::Write as _, path::PathBuf, time::Duration}
 pub(crate) struct AblationArgs {
     /// Rules of the core to switch off together, such as ack_delay,link_rate; an unknown name lists all.
     #[arg(long, value_name = "NAME", value_delimiter = ',', group = "ablation", conflicts_with = "accept")]
-    without: Vec<Rule>,
+    without: Vec<Heuristic>,
     /// Switches the rules of the list off one after another, and prints a Markdown table.
     #[arg(long, requires = "without")]
     each: bool,
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &AblationArgs) -> Result<(), Box<dyn Error>> {
     };
     if args.all_rules || args.each {
         print!("{}", report::markdown_head());
-        let selected = Rule::NAMES.iter().filter(|(_, rule)| args.all_rules || args.without.contains(rule));
+        let selected = Heuristic::NAMES.iter().filter(|(_, rule)| args.all_rules || args.without.contains(rule));
         for (name, rule) in selected {
             let comparison = measure(name, Tuning::default().without(*rule))?;
             print!("{}", report::markdown_row(name, lines::of(*rule), &comparison));

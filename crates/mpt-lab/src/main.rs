@@ -218,7 +218,7 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
 
 fn sites(count: usize, known: usize, rate: usize, rest: Duration) -> Result<(), Box<dyn Error>> {
     let program = mpt_lab::tunnel::program().ok_or(mpt_lab::error::LabError::NoTunnel)?;
-    let plan = mpt_lab::sites::Plan { count, known, rate, limit: Duration::from_secs(300), rest };
+    let plan = mpt_lab::sites::SitesPlan { count, known, rate, limit: Duration::from_secs(300), rest };
     println!("{}", mpt_lab::sites::run(&program, &plan)?);
     Ok(())
 }

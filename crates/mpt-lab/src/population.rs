@@ -9,7 +9,7 @@ use mpt_lab::{
     chart,
     experiment::population::{Population, report},
 };
-use mpt_proto::tuning::{Rule, Tuning};
+use mpt_proto::tuning::{Heuristic, Tuning};
 use mpt_sim::seed::Seed;
 use std::{error::Error, path::PathBuf, time::Duration};
 
@@ -36,7 +36,7 @@ pub(crate) struct PopulationArgs {
     call: bool,
     /// Rules of the core to switch off.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    without: Vec<Rule>,
+    without: Vec<Heuristic>,
     /// Prints one line per mix.
     #[arg(long)]
     each: bool,

@@ -199,14 +199,14 @@ pub struct SchedulerDecision {
     /// The paths that could be chosen.
     pub candidates: PathSet,
     /// The choice.
-    pub choice: Choice,
+    pub choice: SchedulerChoice,
     /// Bytes of the datagrams that were sent.
     pub bytes: u64,
 }
 
 /// The choice of the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum SchedulerChoice {
     /// The next packets leave on this path.
     Send(PathId),
     /// Packets of the flow that are further back leave on this path.
@@ -329,7 +329,7 @@ impl Trace {
     pub(crate) fn record_decision(&mut self, now: Time, decision: impl FnOnce() -> SchedulerDecision) {
         let Some(buffer) = &mut self.0 else { return };
         let decision = decision();
-        let wait = (decision.choice == Choice::Wait).then_some(decision);
+        let wait = (decision.choice == SchedulerChoice::Wait).then_some(decision);
         if wait.is_none() || buffer.wait != wait {
             buffer.push(now, TraceEvent::Scheduled(decision));
         }
@@ -506,14 +506,23 @@ mod tests {
             choice,
             bytes: 0,
         };
-        for choice in [Choice::Wait, Choice::Wait, Choice::Send(PATH), Choice::Send(PATH), Choice::Wait] {
+        for choice in [
+            SchedulerChoice::Wait,
+            SchedulerChoice::Wait,
+            SchedulerChoice::Send(PATH),
+            SchedulerChoice::Send(PATH),
+            SchedulerChoice::Wait,
+        ] {
             trace.record_decision(at(0), || decision(choice));
         }
         let choices = events(&mut trace).into_iter().map(|event| match event {
             TraceEvent::Scheduled(decision) => decision.choice,
             other => panic!("{other:?}"),
         });
-        assert_eq!(choices.collect::<Vec<_>>(), [Choice::Wait, Choice::Send(PATH), Choice::Send(PATH), Choice::Wait]);
+        assert_eq!(
+            choices.collect::<Vec<_>>(),
+            [SchedulerChoice::Wait, SchedulerChoice::Send(PATH), SchedulerChoice::Send(PATH), SchedulerChoice::Wait]
+        );
     }
 
     #[test]

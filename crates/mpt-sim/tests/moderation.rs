@@ -60,7 +60,7 @@ const LINK: &str = "rate=1gbit,delay=5ms,queue=100ms";
 
 #[test]
 fn packets_under_load_are_processed_together() {
-    let (with, without) = (Tuning::default(), Tuning::default().without(tuning::Rule::Moderation));
+    let (with, without) = (Tuning::default(), Tuning::default().without(tuning::Heuristic::Moderation));
     let moderated = arrivals(MICRO(100), LINK, Class::Bulk, with);
     let single = arrivals(MICRO(100), LINK, Class::Bulk, without);
     assert!(single.times * 10 > single.delays.len() * 9, "{} of {}", single.times, single.delays.len());
@@ -69,7 +69,7 @@ fn packets_under_load_are_processed_together() {
 
 #[test]
 fn each_end_delays_a_packet_by_at_most_half_a_millisecond() {
-    let (with, without) = (Tuning::default(), Tuning::default().without(tuning::Rule::Moderation));
+    let (with, without) = (Tuning::default(), Tuning::default().without(tuning::Heuristic::Moderation));
     // Realtime packets bypass the pacer, so a faster flow of them would be limited by the window.
     for (class, interval, limit) in [(Class::Bulk, MICRO(100), MICRO(1_000)), (Class::Realtime, MICRO(140), MICRO(300))]
     {
@@ -85,7 +85,7 @@ fn each_end_delays_a_packet_by_at_most_half_a_millisecond() {
 
 #[test]
 fn packets_on_a_near_path_or_without_load_do_not_wait() {
-    let (with, without) = (Tuning::default(), Tuning::default().without(tuning::Rule::Moderation));
+    let (with, without) = (Tuning::default(), Tuning::default().without(tuning::Heuristic::Moderation));
     let cases = [(MICRO(100), "rate=1gbit,delay=0.5ms,queue=100ms"), (MICRO(2_500), LINK)];
     for (interval, link) in cases {
         let moderated = arrivals(interval, link, Class::Bulk, with);

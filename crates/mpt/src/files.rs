@@ -18,10 +18,10 @@ use crate::secrets;
 
 /// Source of files: the disk, the disk with a record of all that is read, or such a record.
 #[derive(Debug)]
-pub struct Files(Source);
+pub struct Files(FileBackend);
 
 #[derive(Debug)]
-enum Source {
+enum FileBackend {
     Disk,
     Recorder(RefCell<Snapshot>),
     Snapshot(RefCell<Snapshot>),
@@ -30,8 +30,8 @@ enum Source {
 /// Contents of the files that were read, by path.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Snapshot {
-    files: BTreeMap<PathBuf, Result<FileText, Refusal>>,
-    folders: BTreeMap<PathBuf, Result<Folder, Refusal>>,
+    files: BTreeMap<PathBuf, Result<FileText, SystemError>>,
+    folders: BTreeMap<PathBuf, Result<Folder, SystemError>>,
 }
 
 /// The contents and permissions of a file. Wiped from memory on drop.
@@ -57,27 +57,27 @@ pub struct Folder {
 
 /// An error of the system.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Refusal(Option<i32>, String);
+struct SystemError(Option<i32>, String);
 
 impl Files {
     /// Reads from disk.
-    pub const DISK: &Self = &Self(Source::Disk);
+    pub const DISK: &Self = &Self(FileBackend::Disk);
 
     /// Reads from disk, and records what is read.
     pub fn recorder() -> Self {
-        Self(Source::Recorder(RefCell::default()))
+        Self(FileBackend::Recorder(RefCell::default()))
     }
 
     /// Reads from a snapshot. A file that is not in it does not exist.
     pub fn of(snapshot: Snapshot) -> Self {
-        Self(Source::Snapshot(RefCell::new(snapshot)))
+        Self(FileBackend::Snapshot(RefCell::new(snapshot)))
     }
 
     /// Returns what a recorder has recorded.
     pub fn into_snapshot(self) -> Snapshot {
         match self.0 {
-            Source::Disk => Snapshot::default(),
-            Source::Recorder(snapshot) | Source::Snapshot(snapshot) => snapshot.into_inner(),
+            FileBackend::Disk => Snapshot::default(),
+            FileBackend::Recorder(snapshot) | FileBackend::Snapshot(snapshot) => snapshot.into_inner(),
         }
     }
 
@@ -109,17 +109,17 @@ impl Files {
     fn look_up<T: Clone>(
         &self,
         path: &Path,
-        part: impl Fn(&mut Snapshot) -> &mut BTreeMap<PathBuf, Result<T, Refusal>>,
+        part: impl Fn(&mut Snapshot) -> &mut BTreeMap<PathBuf, Result<T, SystemError>>,
         read: impl FnOnce() -> io::Result<T>,
     ) -> io::Result<T> {
         match &self.0 {
-            Source::Disk => read(),
-            Source::Recorder(snapshot) => {
-                let result = read().map_err(|error| Refusal(error.raw_os_error(), error.to_string()));
+            FileBackend::Disk => read(),
+            FileBackend::Recorder(snapshot) => {
+                let result = read().map_err(|error| SystemError(error.raw_os_error(), error.to_string()));
                 part(&mut snapshot.borrow_mut()).insert(path.to_owned(), result.clone());
                 result.map_err(Into::into)
             }
-            Source::Snapshot(snapshot) => {
+            FileBackend::Snapshot(snapshot) => {
                 let known = part(&mut snapshot.borrow_mut()).get(path).cloned();
                 known.ok_or(io::ErrorKind::NotFound)?.map_err(Into::into)
             }
@@ -130,7 +130,7 @@ impl Files {
 impl Snapshot {
     /// Returns at least the bytes that it has as JSON, so that a buffer need not grow and leave copies of secrets.
     pub fn size_hint(&self) -> usize {
-        let text = |file: &Result<FileText, Refusal>| file.as_ref().map_or(0, |file| JSON_BYTES * file.text.len());
+        let text = |file: &Result<FileText, SystemError>| file.as_ref().map_or(0, |file| JSON_BYTES * file.text.len());
         let files: usize =
             self.files.iter().map(|(path, file)| JSON_BYTES * path.as_os_str().len() + text(file) + ENTRY).sum();
         let folders = self.folders.values().flatten().flat_map(|folder| &folder.files);
@@ -155,8 +155,8 @@ impl fmt::Debug for FileText {
     }
 }
 
-impl From<Refusal> for io::Error {
-    fn from(Refusal(errno, text): Refusal) -> Self {
+impl From<SystemError> for io::Error {
+    fn from(SystemError(errno, text): SystemError) -> Self {
         errno.map_or_else(|| Self::other(text), Self::from_raw_os_error)
     }
 }

@@ -20,7 +20,7 @@ use nix::unistd::Pid;
 
 use crate::Failure;
 use crate::control::report::Report;
-use crate::control::watch::Item;
+use crate::control::watch::WatchItem;
 use crate::control::watch_all::{Change, watch_all};
 use crate::control::{EventKind, RunDir};
 use crate::daemon::user;
@@ -37,7 +37,7 @@ pub fn run(folder: &Path) -> Result<(), Failure> {
     eprintln!("the programs of {} run at events of the tunnels of {}", folder.display(), run.path().display());
     watch_all(&run, INTERVAL, |name, is_start| {
         let (name, folder) = (name.to_owned(), folder.to_owned());
-        let mut state = State { is_quiet: is_start, ..State::default() };
+        let mut state = TunnelState { is_quiet: is_start, ..TunnelState::default() };
         move |change| {
             for hook in state.handle(change) {
                 hook.run(&folder, &name);
@@ -58,7 +58,7 @@ struct Hook {
 
 /// The state of a tunnel, from which events follow. A sample corrects it after lost events.
 #[derive(Debug, Default)]
-struct State {
+struct TunnelState {
     /// The tunnel ran when this process started, so its present state is no event.
     is_quiet: bool,
     responds: bool,
@@ -66,18 +66,18 @@ struct State {
     paths: BTreeMap<(String, String), bool>,
 }
 
-impl State {
+impl TunnelState {
     fn handle(&mut self, change: Change) -> Vec<Hook> {
         let mut hooks = Vec::new();
         match change {
-            Change::Item(Item::Sample(sample)) => self.on_sample(&sample.report, &mut hooks),
-            Change::Item(Item::Event(event)) => match event.kind {
+            Change::Item(WatchItem::Sample(sample)) => self.on_sample(&sample.report, &mut hooks),
+            Change::Item(WatchItem::Event(event)) => match event.kind {
                 EventKind::Path { peer, path, to, .. } if self.responds => self.set(peer, path, &to, &mut hooks),
                 EventKind::LimitWarning { peer, path } => hooks.push(Hook::of("limit-80", &peer, &path, "")),
                 EventKind::Limit { peer, path } => hooks.push(Hook::of("limit", &peer, &path, "")),
                 _ => {}
             },
-            Change::Item(Item::Lost { .. }) => {}
+            Change::Item(WatchItem::Lost { .. }) => {}
             Change::Silent(_) | Change::Forgotten => self.on_silent(&mut hooks),
         }
         hooks
@@ -244,22 +244,22 @@ mod tests {
             |(name, up): &(&str, bool)| PathReport { name: (*name).to_owned(), up: *up, ..PathReport::default() };
         let paths = paths.iter().map(path).collect();
         let peers = vec![PeerReport { name: "office".to_owned(), paths, ..PeerReport::default() }];
-        Change::Item(Item::Sample(Sample { time_ms: 0, report: Report { peers, ..Report::default() } }))
+        Change::Item(WatchItem::Sample(Sample { time_ms: 0, report: Report { peers, ..Report::default() } }))
     }
 
     fn event(path: &str, to: &str) -> Change {
         let [peer, path, from, to] = ["office", path, "", to].map(str::to_owned);
-        Change::Item(Item::Event(Event { time_ms: 0, kind: EventKind::Path { peer, path, from, to } }))
+        Change::Item(WatchItem::Event(Event { time_ms: 0, kind: EventKind::Path { peer, path, from, to } }))
     }
 
-    fn texts(state: &mut State, change: Change) -> Vec<String> {
+    fn texts(state: &mut TunnelState, change: Change) -> Vec<String> {
         let text = |hook: Hook| format!("{} {} {} {}", hook.event, hook.peer, hook.path, hook.cause).trim().to_owned();
         state.handle(change).into_iter().map(text).collect()
     }
 
     #[test]
     fn each_change_is_one_event_and_a_peer_is_down_with_its_last_path() {
-        let mut state = State::default();
+        let mut state = TunnelState::default();
         let first = texts(&mut state, sample(&[("dsl", true), ("lte", false)]));
         assert_eq!(first, ["up", "path-up office dsl", "peer-up office"]);
         assert!(texts(&mut state, sample(&[("dsl", true), ("lte", false)])).is_empty());
@@ -276,16 +276,16 @@ mod tests {
 
     #[test]
     fn a_limit_has_two_events() {
-        let event = |kind| Change::Item(Item::Event(Event { time_ms: 0, kind }));
+        let event = |kind| Change::Item(WatchItem::Event(Event { time_ms: 0, kind }));
         let [peer, path] = ["office", "lte"].map(str::to_owned);
         let warning = EventKind::LimitWarning { peer: peer.clone(), path: path.clone() };
-        assert_eq!(texts(&mut State::default(), event(warning)), ["limit-80 office lte"]);
-        assert_eq!(texts(&mut State::default(), event(EventKind::Limit { peer, path })), ["limit office lte"]);
+        assert_eq!(texts(&mut TunnelState::default(), event(warning)), ["limit-80 office lte"]);
+        assert_eq!(texts(&mut TunnelState::default(), event(EventKind::Limit { peer, path })), ["limit office lte"]);
     }
 
     #[test]
     fn the_state_at_the_start_is_no_event() {
-        let mut state = State { is_quiet: true, ..State::default() };
+        let mut state = TunnelState { is_quiet: true, ..TunnelState::default() };
         assert!(texts(&mut state, sample(&[("dsl", true)])).is_empty());
         assert_eq!(texts(&mut state, sample(&[])), ["path-down office dsl removed", "peer-down office"]);
     }

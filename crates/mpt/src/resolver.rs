@@ -37,7 +37,7 @@ pub(crate) struct Lookup {
 
 /// The result of a lookup: at least one address, or the reason why there is none.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct DnsAnswer {
     pub(super) name: String,
     pub(super) addresses: Result<Vec<IpAddr>, String>,
 }
@@ -46,7 +46,7 @@ pub(super) struct Answer {
 #[derive(Debug)]
 pub(super) struct Resolver {
     lookups: mpsc::Sender<Lookup>,
-    answers: mpsc::Receiver<Answer>,
+    answers: mpsc::Receiver<DnsAnswer>,
     wake: UnixStream,
 }
 
@@ -64,7 +64,7 @@ impl Resolver {
             for lookup in queue {
                 let addresses = look_up(&lookup, mark);
                 // Both fail only if the tunnel is ending.
-                if results.send(Answer { name: lookup.name, addresses }).is_err() || far.write_all(&[0]).is_err() {
+                if results.send(DnsAnswer { name: lookup.name, addresses }).is_err() || far.write_all(&[0]).is_err() {
                     return;
                 }
             }
@@ -80,7 +80,7 @@ impl Resolver {
     }
 
     /// Returns the answers that have come.
-    pub(super) fn take_answers(&mut self) -> Vec<Answer> {
+    pub(super) fn take_answers(&mut self) -> Vec<DnsAnswer> {
         while matches!((&self.wake).read(&mut [0; 64]), Ok(1..)) {}
         self.answers.try_iter().collect()
     }

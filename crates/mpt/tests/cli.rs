@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::{fs, path};
 
 use mpt::control::report::{PathReport, PeerReport, Report, TunnelReport};
-use mpt::control::{Action, Request, Response, RunDir, Server};
+use mpt::control::{Action, ControlServer, Request, Response, RunDir};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use serde_json::Value;
 
@@ -44,7 +44,7 @@ fn report(peers: &[(&str, &[&str])]) -> Report {
 
 /// Answers until `down`; returns the commands that it received.
 fn daemon(run: &path::Path, report: Report) -> JoinHandle<Vec<Request>> {
-    let mut server = Server::bind(&RunDir::at(run), "mpt0").expect("a fresh directory");
+    let mut server = ControlServer::bind(&RunDir::at(run), "mpt0").expect("a fresh directory");
     thread::spawn(move || {
         let epoll = Epoll::new(EpollCreateFlags::empty()).expect("epoll");
         epoll.add(&server, EpollEvent::new(EpollFlags::EPOLLIN, 0)).expect("a server that can be waited for");
@@ -103,7 +103,7 @@ fn down_returns_after_the_cleanup() {
     let daemon = daemon(run.path(), report(&[]));
     assert!(mpt(run.path(), &["down"]).status.success());
     assert_eq!(fs::read_dir(run.path()).unwrap().count(), 0);
-    Server::bind(&RunDir::at(run.path()), "mpt0").unwrap();
+    ControlServer::bind(&RunDir::at(run.path()), "mpt0").unwrap();
     daemon.join().unwrap();
 }
 

@@ -8,8 +8,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use mpt::control::report::{PeerReport, Report, TunnelReport};
-use mpt::control::watch::{Item, Watch};
-use mpt::control::{Action, Client, ClientToken, Event, EventKind, Request, Response, RunDir, Server};
+use mpt::control::watch::{Watch, WatchItem};
+use mpt::control::{Action, ClientToken, ControlClient, ControlServer, Event, EventKind, Request, Response, RunDir};
 use mpt_linux::privilege;
 use mpt_proto::drops::Drops;
 use mpt_proto::stats::EndpointStatus;
@@ -38,9 +38,9 @@ impl TestDir {
         UnixStream::connect(self.directory.path().join(socket)).expect("a server that listens")
     }
 
-    fn bind_status(&self, reader: u32) -> [Server; 2] {
-        let control = Server::bind(&self.run, "mpt0").expect("a fresh directory");
-        [control, Server::bind_status(&self.run, "mpt0", Uid::from_raw(reader)).expect("the same")]
+    fn bind_status(&self, reader: u32) -> [ControlServer; 2] {
+        let control = ControlServer::bind(&self.run, "mpt0").expect("a fresh directory");
+        [control, ControlServer::bind_status(&self.run, "mpt0", Uid::from_raw(reader)).expect("the same")]
     }
 }
 
@@ -52,7 +52,7 @@ fn report() -> Report {
 }
 
 /// Waits for the server as the daemon does, and answers until `down`.
-fn serve(mut server: Server) -> JoinHandle<Vec<Request>> {
+fn serve(mut server: ControlServer) -> JoinHandle<Vec<Request>> {
     thread::spawn(move || {
         let epoll = Epoll::new(EpollCreateFlags::empty()).expect("epoll");
         epoll.add(&server, EpollEvent::new(EpollFlags::EPOLLIN, 0)).expect("a server that can be waited for");
@@ -78,9 +78,9 @@ fn serve(mut server: Server) -> JoinHandle<Vec<Request>> {
 #[test]
 fn a_client_gets_status_sends_commands_and_ends_the_tunnel() {
     let dir = TestDir::new();
-    let server = serve(Server::bind(&dir.run, "mpt0").unwrap());
+    let server = serve(ControlServer::bind(&dir.run, "mpt0").unwrap());
     let command = |path: &str| Request::Path { peer: "office".to_owned(), path: path.to_owned(), action: Action::Down };
-    let mut client = Client::connect(&dir.run, None).unwrap();
+    let mut client = ControlClient::connect(&dir.run, None).unwrap();
     assert_eq!(client.status().unwrap(), report());
     client.request(&command("dsl")).unwrap();
     assert_eq!(client.request(&command("none")).unwrap_err().what, "no such path");
@@ -95,11 +95,11 @@ fn a_client_gets_status_sends_commands_and_ends_the_tunnel() {
 #[test]
 fn a_tunnel_runs_once() {
     let dir = TestDir::new();
-    let first = Server::bind(&dir.run, "mpt0").unwrap();
-    assert_eq!(Server::bind(&dir.run, "mpt0").unwrap_err().what, "the tunnel mpt0 is running already");
-    Server::bind(&dir.run, "mpt1").unwrap();
+    let first = ControlServer::bind(&dir.run, "mpt0").unwrap();
+    assert_eq!(ControlServer::bind(&dir.run, "mpt0").unwrap_err().what, "the tunnel mpt0 is running already");
+    ControlServer::bind(&dir.run, "mpt1").unwrap();
     drop(first);
-    Server::bind(&dir.run, "mpt0").unwrap();
+    ControlServer::bind(&dir.run, "mpt0").unwrap();
 }
 
 #[test]
@@ -107,9 +107,9 @@ fn a_socket_left_behind_by_a_crash_is_replaced() {
     let dir = TestDir::new();
     drop(UnixListener::bind(dir.directory.path().join("mpt0.sock")).unwrap());
     assert_eq!(dir.run.running(), Vec::<String>::new());
-    let failure = Client::connect(&dir.run, Some("mpt0")).unwrap_err();
+    let failure = ControlClient::connect(&dir.run, Some("mpt0")).unwrap_err();
     assert_eq!(failure.what, "the tunnel mpt0 is not running; it seems to have crashed");
-    let _server = Server::bind(&dir.run, "mpt0").unwrap();
+    let _server = ControlServer::bind(&dir.run, "mpt0").unwrap();
     assert_eq!(dir.run.running(), ["mpt0"]);
 }
 
@@ -126,7 +126,7 @@ fn both_sockets_of_a_crash_are_removed_together() {
 #[test]
 fn only_root_and_its_group_may_connect() {
     let dir = TestDir::new();
-    let _server = Server::bind(&RunDir::at(dir.directory.path().join("run/mpt")), "mpt0").unwrap();
+    let _server = ControlServer::bind(&RunDir::at(dir.directory.path().join("run/mpt")), "mpt0").unwrap();
     let mode = |path: &str| fs::metadata(dir.directory.path().join(path)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("run/mpt"), mode("run/mpt/mpt0.sock")), (0o755, 0o660));
 }
@@ -134,19 +134,19 @@ fn only_root_and_its_group_may_connect() {
 #[test]
 fn without_a_name_there_must_be_one_tunnel() {
     let dir = TestDir::new();
-    assert_eq!(Client::connect(&dir.run, None).unwrap_err().what, "no tunnel is running");
-    let _servers = ["mpt1", "mpt0"].map(|name| Server::bind(&dir.run, name).unwrap());
-    let failure = Client::connect(&dir.run, None).unwrap_err();
+    assert_eq!(ControlClient::connect(&dir.run, None).unwrap_err().what, "no tunnel is running");
+    let _servers = ["mpt1", "mpt0"].map(|name| ControlServer::bind(&dir.run, name).unwrap());
+    let failure = ControlClient::connect(&dir.run, None).unwrap_err();
     assert_eq!(failure.hint.unwrap(), "name one of them: mpt0, mpt1");
-    let failure = Client::connect(&dir.run, Some("../../etc/passwd")).unwrap_err();
+    let failure = ControlClient::connect(&dir.run, Some("../../etc/passwd")).unwrap_err();
     assert_eq!(failure.hint.unwrap(), "running: mpt0, mpt1");
-    assert!(Client::connect(&dir.run, Some("mpt1")).is_ok());
+    assert!(ControlClient::connect(&dir.run, Some("mpt1")).is_ok());
 }
 
 #[test]
 fn an_invalid_request_is_answered_with_an_error_and_the_connection_stays() {
     let dir = TestDir::new();
-    let mut server = Server::bind(&dir.run, "mpt0").unwrap();
+    let mut server = ControlServer::bind(&dir.run, "mpt0").unwrap();
     let mut client = BufReader::new(dir.connect("mpt0"));
     let more = [r#"{"command":"status","x":1}"#, r#"{"command":"down","x":1}"#];
     let invalid =
@@ -165,7 +165,7 @@ fn an_invalid_request_is_answered_with_an_error_and_the_connection_stays() {
 #[test]
 fn a_client_that_sends_without_pause_does_not_starve_others() {
     let dir = TestDir::new();
-    let mut server = Server::bind(&dir.run, "mpt0").unwrap();
+    let mut server = ControlServer::bind(&dir.run, "mpt0").unwrap();
     let (mut flooding, mut other) = (dir.connect("mpt0"), dir.connect("mpt0"));
     flooding.write_all("{\"command\":\"status\"}\n".repeat(100).as_bytes()).unwrap();
     other.write_all(b"{\"command\":\"status\"}\n").unwrap();
@@ -180,7 +180,7 @@ fn a_client_that_sends_without_pause_does_not_starve_others() {
 #[test]
 fn a_line_without_end_costs_the_client_its_connection() {
     let dir = TestDir::new();
-    let mut server = Server::bind(&dir.run, "mpt0").unwrap();
+    let mut server = ControlServer::bind(&dir.run, "mpt0").unwrap();
     let mut client = dir.connect("mpt0");
     client.write_all(&[b' '; 100_000]).unwrap();
     assert_eq!(server.handle_ready(), []);
@@ -193,7 +193,7 @@ fn a_line_without_end_costs_the_client_its_connection() {
 #[test]
 fn a_new_connection_replaces_the_oldest() {
     let dir = TestDir::new();
-    let mut server = Server::bind(&dir.run, "mpt0").unwrap();
+    let mut server = ControlServer::bind(&dir.run, "mpt0").unwrap();
     let mut idle: Vec<_> = (0..16).map(|_| dir.connect("mpt0")).collect();
     assert_eq!(server.handle_ready(), []);
     let mut client = dir.connect("mpt0");
@@ -210,10 +210,10 @@ fn a_directory_that_cannot_be_written_is_named() {
     let dir = TestDir::new();
     let file = dir.directory.path().join("file");
     fs::write(&file, "").unwrap();
-    let failure = Server::bind(&RunDir::at(&file), "mpt0").unwrap_err();
+    let failure = ControlServer::bind(&RunDir::at(&file), "mpt0").unwrap_err();
     assert!(failure.what.starts_with(&format!("cannot use {}", file.display())), "{failure}");
     let deep = RunDir::at(dir.directory.path().join("x".repeat(120)));
-    let failure = Server::bind(&deep, "mpt0").unwrap_err();
+    let failure = ControlServer::bind(&deep, "mpt0").unwrap_err();
     assert!(failure.hint.is_some_and(|hint| hint.contains("MPT_RUN_DIR")));
 }
 
@@ -231,7 +231,7 @@ fn event(number: u64) -> Event {
 }
 
 /// Lets a client watch, whose request has arrived.
-fn accept_watcher(server: &mut Server) -> ClientToken {
+fn accept_watcher(server: &mut ControlServer) -> ClientToken {
     let [(token, Request::Watch {})] = server.handle_ready()[..] else { panic!("no request to watch") };
     server.watch(token);
     server.respond(token, &Response::Done {});
@@ -391,9 +391,9 @@ fn a_watched_tunnel_yields_events_and_samples_of_all_pages() {
     let (mut events, mut samples) = (Vec::new(), Vec::new());
     loop {
         match watch.next_item() {
-            Ok(Item::Event(event)) => events.push(event.time_ms),
-            Ok(Item::Sample(sample)) => samples.push(sample.report.peers.len()),
-            Ok(Item::Lost { .. }) => panic!("nothing is lost"),
+            Ok(WatchItem::Event(event)) => events.push(event.time_ms),
+            Ok(WatchItem::Sample(sample)) => samples.push(sample.report.peers.len()),
+            Ok(WatchItem::Lost { .. }) => panic!("nothing is lost"),
             Err(failure) => break assert!(failure.what.contains("closed the connection"), "{failure}"),
         }
     }

@@ -3,9 +3,9 @@
 
 use std::net::SocketAddr;
 
-use mpt::legacy::model::Connection;
-use mpt::legacy::{LegacySetup, Source, merge, write};
-use mpt_proto::legacy::control::{Accept, Code, ControlChannel, ControlEvent, Pair};
+use mpt::legacy::model::ConnectionConfig;
+use mpt::legacy::{LegacySetup, SourceFile, merge, write};
+use mpt_proto::legacy::control::{Accept, AddressPair, Code, ControlChannel, ControlEvent};
 use mpt_proto::legacy::wire::{AuthKey, AuthType};
 use mpt_proto::time::Time;
 
@@ -62,15 +62,15 @@ fn setup(host: u8, file: &str, text: &str) -> LegacySetup {
     let interface = format!(
         "[general]\ntunnel_num = 1\naccept_remote = 1\ncmdport_local = 60456\n[tun_0]\nipv4_addr = 10.77.0.{host}/24\n"
     );
-    let source = |file: &str, text: &str| Source { file: file.into(), text: text.into() };
+    let source = |file: &str, text: &str| SourceFile { file: file.into(), text: text.into() };
     LegacySetup::read(&[source("interface.conf", &interface), source(file, text)]).unwrap()
 }
 
 /// Implements `accept_remote`: merges the template with the peer's description, and answers with the result.
-fn serve(server: &mut ControlChannel, setup: &mut LegacySetup) -> Option<Connection> {
+fn serve(server: &mut ControlChannel, setup: &mut LegacySetup) -> Option<ConnectionConfig> {
     let Some(ControlEvent::CreateRequested { connection, text, .. }) = server.poll_event() else { return None };
     let template = setup.template.as_ref().unwrap();
-    let created = Connection::from_message("peer", &text).map_err(|_| Code::NO_CONNECTION).and_then(|peer| {
+    let created = ConnectionConfig::from_message("peer", &text).map_err(|_| Code::NO_CONNECTION).and_then(|peer| {
         let key = template.auth_key.clone();
         merge::for_peer(template, &peer, &setup.interface.tunnels[0], key)
     });
@@ -80,7 +80,11 @@ fn serve(server: &mut ControlChannel, setup: &mut LegacySetup) -> Option<Connect
 }
 
 /// Delivers one datagram and, if it is answered, the answer.
-fn exchange(client: &mut ControlChannel, server: &mut ControlChannel, setup: &mut LegacySetup) -> Option<Connection> {
+fn exchange(
+    client: &mut ControlChannel,
+    server: &mut ControlChannel,
+    setup: &mut LegacySetup,
+) -> Option<ConnectionConfig> {
     let (here, there): (SocketAddr, SocketAddr) =
         ("192.168.10.2:60456".parse().unwrap(), "192.168.10.1:60456".parse().unwrap());
     let request = client.poll_transmit()?;
@@ -100,14 +104,14 @@ fn both_sides_match_and_no_key_crosses_the_network() {
     let mut client = ControlChannel::new(Accept::default(), [2; 32]);
     client.add_connection(own.for_control().unwrap());
 
-    let pair = Pair { local: "10.77.0.2".parse().unwrap(), remote: "10.77.0.1".parse().unwrap() };
+    let pair = AddressPair { local: "10.77.0.2".parse().unwrap(), remote: "10.77.0.1".parse().unwrap() };
     let text = write::message(&own);
     assert!(!text.contains("5d3c8f1a90b24e67a1c3d5e7f9012345"));
     client.create(Time::START, pair, "192.168.10.1:60456".parse().unwrap(), &text).unwrap();
     assert_eq!(exchange(&mut client, &mut server, &mut server_setup), None);
     let created = exchange(&mut client, &mut server, &mut server_setup).unwrap();
     let Some(ControlEvent::Created { text, .. }) = client.poll_event() else { panic!("created") };
-    let merged = merge::with_answer(&own, &Connection::from_message("answer", &text).unwrap()).unwrap();
+    let merged = merge::with_answer(&own, &ConnectionConfig::from_message("answer", &text).unwrap()).unwrap();
 
     assert_eq!((created.file.as_str(), created.name.as_str()), ("peer_10_77_0_2.conf", "from_the_boat"));
     assert_eq!((created.local_port, merged.remote_port), (5000, 5000));

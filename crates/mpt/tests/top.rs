@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use mpt::control::report::{PathReport, PeerReport, Report, TunnelReport};
-use mpt::control::{Response, RunDir, Server};
+use mpt::control::{ControlServer, Response, RunDir};
 use nix::pty::{Winsize, openpty};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::termios::{Termios, tcgetattr};
@@ -18,8 +18,8 @@ use nix::unistd::{Pid, geteuid};
 /// Answers with reports in which the path `dsl` sends 1 Mbit/s, until the flag is set.
 fn daemon(run: &Path, stop: Arc<AtomicBool>) -> JoinHandle<()> {
     let run = RunDir::at(run);
-    let _control = Server::bind(&run, "mpt0").expect("a fresh directory");
-    let mut server = Server::bind_status(&run, "mpt0", geteuid()).expect("the same");
+    let _control = ControlServer::bind(&run, "mpt0").expect("a fresh directory");
+    let mut server = ControlServer::bind_status(&run, "mpt0", geteuid()).expect("the same");
     thread::spawn(move || {
         let _control = _control;
         let mut second = 0;

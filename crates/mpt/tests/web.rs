@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use mpt::control::report::{PathReport, PeerReport, Report, TunnelReport};
-use mpt::control::{Request, Response, RunDir, Server};
+use mpt::control::{ControlServer, Request, Response, RunDir};
 use nix::unistd::{Uid, User, geteuid};
 use tempfile::TempDir;
 
@@ -36,9 +36,9 @@ impl Tunnel {
         // The user of `mpt web` passes it.
         fs::set_permissions(run.path(), fs::Permissions::from_mode(0o711)).expect("its mode");
         let directory = RunDir::at(run.path().join("run"));
-        let control = Server::bind(&directory, "mpt0").expect("a fresh directory");
+        let control = ControlServer::bind(&directory, "mpt0").expect("a fresh directory");
         let reader = User::from_name("mpt-web").ok().flatten().map_or(Uid::from_raw(65_521), |user| user.uid);
-        let server = Server::bind_status(&directory, "mpt0", reader).expect("the same");
+        let server = ControlServer::bind_status(&directory, "mpt0", reader).expect("the same");
         let (reports, stop) = (Arc::default(), Arc::default());
         let thread = thread::spawn({
             let (reports, stop) = (Arc::clone(&reports), Arc::clone(&stop));
@@ -72,7 +72,7 @@ impl Drop for Tunnel {
     }
 }
 
-fn answer([_control, mut server]: [Server; 2], reasons: usize, reports: &AtomicUsize, stop: &AtomicBool) {
+fn answer([_control, mut server]: [ControlServer; 2], reasons: usize, reports: &AtomicUsize, stop: &AtomicBool) {
     let drops: BTreeMap<_, _> = (0..reasons).map(|at| (format!("reason_{at}"), 1)).collect();
     while !stop.load(Ordering::Relaxed) {
         for (token, request) in server.handle_ready() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::sleep;
 
-use super::{Error, Etcd, Item, Watched};
+use super::{Error, EtcdClient, Item, Watched};
 
 /// News of the registry.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub enum News {
 
 /// Follows the registry until nobody receives the news. `again` ends a watch that does not report what is known to have
 /// changed: the member that sends it may be separated from the others.
-pub async fn follow(etcd: Arc<Etcd>, prefix: String, news: mpsc::Sender<News>, again: Arc<Notify>) {
+pub async fn follow(etcd: Arc<EtcdClient>, prefix: String, news: mpsc::Sender<News>, again: Arc<Notify>) {
     let mut complete_to = None;
     while !news.is_closed() {
         let ended = tokio::select! {
@@ -39,7 +39,7 @@ pub async fn follow(etcd: Arc<Etcd>, prefix: String, news: mpsc::Sender<News>, a
 }
 
 /// Returns the reason for the end. `complete_to` is the revision up to which all changes were reported.
-async fn run(etcd: &Etcd, prefix: &str, news: &mpsc::Sender<News>, complete_to: &mut Option<u64>) -> Error {
+async fn run(etcd: &EtcdClient, prefix: &str, news: &mpsc::Sender<News>, complete_to: &mut Option<u64>) -> Error {
     let gone = || Error::Away("the program ends".into());
     loop {
         let from = match *complete_to {

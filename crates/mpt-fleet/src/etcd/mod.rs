@@ -15,7 +15,7 @@ use crate::Failure;
 use crate::config;
 
 /// A client of a cluster.
-pub struct Etcd {
+pub struct EtcdClient {
     http: http::Http,
 }
 
@@ -54,7 +54,7 @@ pub struct Change<'a> {
 
 /// Part of the answer to a change.
 #[derive(Clone, Debug)]
-pub struct Changed {
+pub struct TxnResult {
     /// It was made.
     pub is_made: bool,
     /// The revision of the registry after it.
@@ -63,7 +63,7 @@ pub struct Changed {
     pub found: Option<Item>,
 }
 
-impl Etcd {
+impl EtcdClient {
     /// Makes a client, which connects when it is used.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl Etcd {
     ///
     /// # Errors
     /// See [`Error`].
-    pub async fn change(&self, change: &Change<'_>) -> Result<Changed, Error> {
+    pub async fn change(&self, change: &Change<'_>) -> Result<TxnResult, Error> {
         let key = encode(change.key);
         let operation = match change.value {
             Some((value, lease)) => json!({"request_put": {
@@ -120,7 +120,7 @@ impl Etcd {
         });
         let answer = self.request("/v3/kv/txn", request).await?;
         let found = items(&answer["responses"][0]["response_range"]["kvs"]).next();
-        Ok(Changed { is_made: answer["succeeded"] == true, revision: revision(&answer), found })
+        Ok(TxnResult { is_made: answer["succeeded"] == true, revision: revision(&answer), found })
     }
 
     /// Makes a lease.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::json;
 use tracing::warn;
 
-use super::{Fleet, Outcome};
+use super::{Fleet, OwnerOutcome};
 use crate::daemon;
 use crate::etcd::{Change, Item};
 use crate::owners::{Act, Record};
@@ -27,7 +27,7 @@ impl Fleet {
                     tokio::spawn(async move {
                         let found = etcd.get(&name).await.ok();
                         let result = found.map(|(revision, item)| (revision, item.as_ref().map(record)));
-                        let _ = results.send(Outcome(key, result));
+                        let _ = results.send(OwnerOutcome(key, result));
                     });
                 }
                 Act::Write { key, expected, claim } => {
@@ -46,7 +46,7 @@ impl Fleet {
                             }
                             false => (changed.revision, changed.found.as_ref().map(record)),
                         });
-                        let _ = results.send(Outcome(key, result));
+                        let _ = results.send(OwnerOutcome(key, result));
                     });
                 }
             }

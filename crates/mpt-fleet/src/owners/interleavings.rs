@@ -23,7 +23,7 @@ impl Random {
 
 /// The registry, with one record.
 #[derive(Default)]
-struct Etcd {
+struct SimulatedEtcd {
     revision: u64,
     record: Option<Record>,
     leases: Vec<u64>,
@@ -33,7 +33,7 @@ struct Etcd {
 }
 
 /// A server: its tunnel, its helper, and what is on the way to them.
-struct Server {
+struct SimulatedServer {
     owners: Owners,
     lease: Option<u64>,
     is_cut: bool,
@@ -49,8 +49,8 @@ struct Server {
 
 struct World {
     random: Random,
-    etcd: Etcd,
-    servers: Vec<Server>,
+    etcd: SimulatedEtcd,
+    servers: Vec<SimulatedServer>,
     /// The server that the site uses, and the timestamp of its last handshake.
     chosen: usize,
     timestamp: u128,
@@ -71,7 +71,7 @@ fn id(index: usize) -> ServerId {
     ServerId::new(index as u8 + 1).unwrap()
 }
 
-impl Server {
+impl SimulatedServer {
     fn new(index: usize) -> Self {
         Self {
             owners: Owners::new(id(index)),
@@ -104,10 +104,10 @@ impl Server {
 
 impl World {
     fn new(seed: u64) -> Self {
-        let servers = (0..SERVERS).map(Server::new).collect();
+        let servers = (0..SERVERS).map(SimulatedServer::new).collect();
         let mut world = Self {
             random: Random(seed),
-            etcd: Etcd::default(),
+            etcd: SimulatedEtcd::default(),
             servers,
             chosen: 0,
             timestamp: 0,
@@ -200,7 +200,11 @@ impl World {
     /// The helper's state is lost; the tunnel reports its sessions again.
     fn restart_helper(&mut self, index: usize) {
         let server = &mut self.servers[index];
-        *server = Server { session: server.session, uses: std::mem::take(&mut server.uses), ..Server::new(index) };
+        *server = SimulatedServer {
+            session: server.session,
+            uses: std::mem::take(&mut server.uses),
+            ..SimulatedServer::new(index)
+        };
         server.messages.extend(server.session.map(Some));
         self.take_lease(index);
     }
@@ -276,7 +280,7 @@ impl World {
             9 => self.restart_helper(index),
             // The whole server.
             10 => {
-                self.servers[index] = Server::new(index);
+                self.servers[index] = SimulatedServer::new(index);
                 self.take_lease(index);
             }
             _ => {
@@ -311,7 +315,7 @@ impl World {
         let ended = self.ended_in_use;
         let mut idle_rounds = 0;
         while idle_rounds <= PATIENCE {
-            let is_idle = |(server, alive): (&Server, &bool)| !alive || server.is_idle();
+            let is_idle = |(server, alive): (&SimulatedServer, &bool)| !alive || server.is_idle();
             let queues = if self.servers.iter().zip(alive).all(is_idle) { 5..6 } else { 0..5 };
             idle_rounds = if queues.start == 5 { idle_rounds + 1 } else { 0 };
             for (queue, index) in queues.flat_map(|queue| (0..SERVERS).map(move |index| (queue, index))) {

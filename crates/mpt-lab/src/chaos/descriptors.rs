@@ -4,7 +4,7 @@
 //! clients of the status socket come first, so the control socket is the one that cannot accept, and warns. The status
 //! socket may be short as well, and then warns too.
 
-use super::{scene::Scene, traffic::Traffic};
+use super::{scene::Scene, traffic::RunningTraffic};
 use crate::{
     error::{Context, LabError, Result},
     topology::Host,
@@ -41,7 +41,7 @@ impl Warnings {
 ///
 /// # Errors
 /// The daemon accepts all, or the traffic stops, or the log has no warning or more than one a minute for each socket.
-pub(super) fn exhaust(scene: &mut Scene, host: Host, traffic: &Traffic) -> Result<()> {
+pub(super) fn exhaust(scene: &mut Scene, host: Host, traffic: &RunningTraffic) -> Result<()> {
     let pid = scene.pid(host);
     let logged = count_warnings(scene, host);
     let clients = occupy(scene, host)?;

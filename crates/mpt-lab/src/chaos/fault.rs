@@ -1,6 +1,6 @@
 //! Faults: their kinds, limits, and how they are made.
 
-use super::{descriptors, scene::Scene, traffic::Traffic};
+use super::{descriptors, scene::Scene, traffic::RunningTraffic};
 use crate::{
     error::Result,
     topology::{Host, interface},
@@ -160,7 +160,7 @@ impl Fault {
     }
 
     /// Makes the fault, holds it, ends it. Returns the blackout, the time in which no path could work.
-    pub(super) fn inflict(&self, scene: &mut Scene, traffic: &Traffic) -> Result<Duration> {
+    pub(super) fn inflict(&self, scene: &mut Scene, traffic: &RunningTraffic) -> Result<Duration> {
         let begin = Instant::now();
         let Self { host, path, hold, .. } = *self;
         match self.kind {

@@ -12,19 +12,19 @@ use std::{
 
 /// The values of both daemons after their start, and the largest so far.
 pub(super) struct Footprint {
-    ends: [End; 2],
+    ends: [EndFootprint; 2],
 }
 
-struct End {
-    first: Usage,
-    last: Usage,
-    largest: Usage,
+struct EndFootprint {
+    first: ProcessFootprint,
+    last: ProcessFootprint,
+    largest: ProcessFootprint,
     /// Largest growth of any process.
-    growth: Usage,
+    growth: ProcessFootprint,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Usage {
+struct ProcessFootprint {
     /// Resident memory in kB.
     memory: usize,
     descriptors: usize,
@@ -33,7 +33,7 @@ struct Usage {
 impl Footprint {
     /// Takes the values of daemons that have just connected.
     pub(super) fn new(scene: &Scene) -> Result<Self> {
-        let end = |host| usage(scene, host).map(End::new);
+        let end = |host| usage(scene, host).map(EndFootprint::new);
         Ok(Self { ends: [end(Host::A)?, end(Host::B)?] })
     }
 
@@ -53,7 +53,7 @@ impl Footprint {
             loop {
                 let usage = usage(scene, host).map_err(|error| error.to_string())?;
                 end.note(usage);
-                let Usage { memory, descriptors } = end.first;
+                let ProcessFootprint { memory, descriptors } = end.first;
                 if usage.memory > memory + MEMORY_LIMIT {
                     return Err(format!("host {host:?}: memory grew from {memory} to {} kB", usage.memory));
                 }
@@ -82,25 +82,25 @@ impl Footprint {
     }
 }
 
-impl End {
-    fn new(first: Usage) -> Self {
-        Self { first, last: first, largest: first, growth: Usage::default() }
+impl EndFootprint {
+    fn new(first: ProcessFootprint) -> Self {
+        Self { first, last: first, largest: first, growth: ProcessFootprint::default() }
     }
 
-    fn note(&mut self, usage: Usage) {
+    fn note(&mut self, usage: ProcessFootprint) {
         self.last = usage;
         self.largest.memory = self.largest.memory.max(usage.memory);
         self.growth.memory = self.growth.memory.max(usage.memory.saturating_sub(self.first.memory));
     }
 }
 
-fn usage(scene: &Scene, host: Host) -> Result<Usage> {
+fn usage(scene: &Scene, host: Host) -> Result<ProcessFootprint> {
     let pid = scene.pid(host);
     let ended = || LabError::Failed { command: "mpt up".into(), message: format!("host {host:?} has ended") };
     let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(|_| ended())?;
     let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or_else(ended)?;
     let memory = memory.split_whitespace().next().and_then(|kilobytes| kilobytes.parse().ok()).ok_or_else(ended)?;
-    Ok(Usage { memory, descriptors: descriptors(pid) })
+    Ok(ProcessFootprint { memory, descriptors: descriptors(pid) })
 }
 
 /// Returns the number of a process's open descriptors.

@@ -19,7 +19,7 @@ mod scene;
 mod traffic;
 
 pub use fault::FaultKind;
-pub use report::{ChaosReport, Outcome};
+pub use report::{ChaosReport, FaultOutcome};
 
 use crate::error::{LabError, Result};
 use fault::Fault;
@@ -30,7 +30,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use traffic::Traffic;
+use traffic::RunningTraffic;
 
 /// Runs faults for `time`, and passes a line for each to `progress`. Failures are in the report.
 ///
@@ -41,7 +41,7 @@ pub fn run(time: Duration, seed: Seed, progress: &mut dyn FnMut(&str)) -> Result
     let before = scene.remains()?;
     let mut report = ChaosReport::new(seed);
     scene.start_both()?;
-    let traffic = Traffic::start(&scene.topology)?;
+    let traffic = RunningTraffic::start(&scene.topology)?;
     wait_until_whole(&scene, &traffic, Instant::now())
         .map_err(|message| LabError::Failed { command: "mpt up".into(), message })?;
     let mut footprint = Footprint::new(&scene)?;
@@ -75,7 +75,7 @@ pub fn run(time: Duration, seed: Seed, progress: &mut dyn FnMut(&str)) -> Result
 fn one_fault(
     fault: &Fault,
     scene: &mut Scene,
-    traffic: &Traffic,
+    traffic: &RunningTraffic,
     footprint: &mut Footprint,
     report: &mut ChaosReport,
 ) -> std::result::Result<(), String> {
@@ -89,7 +89,7 @@ fn one_fault(
     }
     let whole = healed.elapsed();
     let [udp, tcp] = traffic.longest_gaps().map(|gap| gap.saturating_sub(blackout));
-    report.outcomes.push(Outcome { kind: fault.kind, recovery: udp, tcp, whole });
+    report.outcomes.push(FaultOutcome { kind: fault.kind, recovery: udp, tcp, whole });
     if matches!(fault.kind, FaultKind::KillInitiator | FaultKind::KillResponder) {
         footprint.restarted(scene, fault.host).map_err(|error| error.to_string())?;
     }
@@ -108,7 +108,7 @@ fn one_fault(
 }
 
 /// Waits until TCP, UDP and ICMP made progress after `since`, and both paths are up at both ends.
-fn wait_until_whole(scene: &Scene, traffic: &Traffic, since: Instant) -> std::result::Result<(), String> {
+fn wait_until_whole(scene: &Scene, traffic: &RunningTraffic, since: Instant) -> std::result::Result<(), String> {
     let begin = Instant::now();
     loop {
         if let Some(reason) = traffic.tcp_lost() {

@@ -6,7 +6,7 @@ use std::{fmt, time::Duration};
 
 /// Result of one fault.
 #[derive(Clone, Copy, Debug)]
-pub struct Outcome {
+pub struct FaultOutcome {
     /// The fault's kind.
     pub kind: FaultKind,
     /// Longest time without an answer over UDP, less the blackout.
@@ -23,7 +23,7 @@ pub struct ChaosReport {
     /// The seed.
     pub seed: Seed,
     /// A result for each fault after which the tunnel recovered.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<FaultOutcome>,
     /// Losses, growth and remains, with seed and fault.
     pub failures: Vec<String>,
     /// Recoveries beyond their limits, with seed and fault. Other load of the machine may cause them.
@@ -50,7 +50,7 @@ impl fmt::Display for ChaosReport {
         columns.iter().try_for_each(|column| write!(f, " {column:>9}"))?;
         writeln!(f)?;
         for kind in FaultKind::ALL {
-            let mut of: Vec<&Outcome> = self.outcomes.iter().filter(|outcome| outcome.kind == kind).collect();
+            let mut of: Vec<&FaultOutcome> = self.outcomes.iter().filter(|outcome| outcome.kind == kind).collect();
             of.sort_by_key(|outcome| outcome.recovery);
             let Some(longest) = of.last() else { continue };
             let tcp = of.iter().map(|outcome| outcome.tcp).max().unwrap_or_default();
@@ -80,7 +80,7 @@ mod tests {
         let seconds = Duration::from_secs;
         for recovery in [3, 1, 2] {
             let recovery = seconds(recovery);
-            report.outcomes.push(Outcome {
+            report.outcomes.push(FaultOutcome {
                 kind: FaultKind::KillResponder,
                 recovery,
                 tcp: seconds(4),

@@ -19,7 +19,7 @@ use std::{
 };
 
 /// Running traffic; dropping this ends it.
-pub(super) struct Traffic {
+pub(super) struct RunningTraffic {
     stop: Arc<AtomicBool>,
     udp: Arc<Gauge>,
     tcp: Arc<Gauge>,
@@ -29,9 +29,9 @@ pub(super) struct Traffic {
 }
 
 /// Progress of one kind of traffic.
-struct Gauge(Mutex<Progress>);
+struct Gauge(Mutex<TrafficProgress>);
 
-struct Progress {
+struct TrafficProgress {
     last: Instant,
     longest_gap: Duration,
     amount: u64,
@@ -41,11 +41,11 @@ struct Progress {
 
 impl Gauge {
     fn new() -> Arc<Self> {
-        let progress = Progress { last: Instant::now(), longest_gap: Duration::ZERO, amount: 0, lost: None };
+        let progress = TrafficProgress { last: Instant::now(), longest_gap: Duration::ZERO, amount: 0, lost: None };
         Arc::new(Self(Mutex::new(progress)))
     }
 
-    fn progress(&self) -> MutexGuard<'_, Progress> {
+    fn progress(&self) -> MutexGuard<'_, TrafficProgress> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -62,7 +62,7 @@ impl Gauge {
     }
 }
 
-impl Traffic {
+impl RunningTraffic {
     /// Starts everything; waits until the tunnel takes the connection.
     pub(super) fn start(topology: &Topology) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
@@ -137,7 +137,7 @@ impl Traffic {
     }
 }
 
-impl Drop for Traffic {
+impl Drop for RunningTraffic {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         // Ends its output, for which a thread waits.

@@ -8,7 +8,7 @@ use crate::{
     plan::Case,
     tunnel::Mode,
 };
-use mpt_proto::trace::qlog::{self, Header};
+use mpt_proto::trace::qlog::{self, QlogHeader};
 use mpt_proto::tuning::Tuning;
 use mpt_sim::{host::tcp::TcpSink, net::Network, seed::Seed};
 use std::{
@@ -63,7 +63,7 @@ impl TraceFiles {
             let path = folder.join(format!("{safe}-{end}.sqlog"));
             let mut file = BufWriter::new(File::create(&path).context(format!("cannot create {}", path.display()))?);
             text.clear();
-            qlog::write_header(&mut text, &Header { title: case, vantage_point: end, wall_clock: None });
+            qlog::write_header(&mut text, &QlogHeader { title: case, vantage_point: end, wall_clock: None });
             file.write_all(text.as_bytes()).context(format!("cannot write {}", path.display()))?;
             Ok((path, file))
         };

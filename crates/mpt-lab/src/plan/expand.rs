@@ -3,7 +3,7 @@
 use super::{
     file::{self, AxisFile, CaseFile, ClaimFile, EventFile, PlanFile, Published, Text, TrafficFile, TrafficKind},
     model::{Axis, Case, Claim, Event, Load, Plan, RunDuration, Settings, Traffic},
-    problem::{Problem, Source},
+    problem::{PlanText, Problem},
 };
 use crate::topology::{Family, MAX_PATHS};
 use mpt_proto::sched;
@@ -15,13 +15,13 @@ use toml::Spanned;
 /// # Errors
 /// Returns the first error in the text.
 pub fn parse(file: &Path, text: &str) -> Result<Plan, Problem> {
-    plan(&file::read(file, text)?, &Source { file, text })
+    plan(&file::read(file, text)?, &PlanText { file, text })
 }
 
 type Parsed<T> = Result<T, Problem>;
 
 /// Returns the plan that a file describes.
-fn plan(file: &PlanFile, source: &Source<'_>) -> Parsed<Plan> {
+fn plan(file: &PlanFile, source: &PlanText<'_>) -> Parsed<Plan> {
     let axes = file.axis.iter().map(|axis| Axis {
         name: axis.name.clone(),
         unit: axis.unit.clone(),
@@ -48,7 +48,7 @@ fn plan(file: &PlanFile, source: &Source<'_>) -> Parsed<Plan> {
     })
 }
 
-fn checked_claim(source: &Source<'_>, claim: &Spanned<ClaimFile>, cases: &[Case]) -> Parsed<Claim> {
+fn checked_claim(source: &PlanText<'_>, claim: &Spanned<ClaimFile>, cases: &[Case]) -> Parsed<Claim> {
     let written = claim.get_ref();
     if let Some(name) = written.cases.iter().find(|name| cases.iter().all(|case| case.name != **name)) {
         let known: Vec<&str> = cases.iter().map(|case| case.name.as_str()).take(12).collect();
@@ -69,7 +69,7 @@ fn checked_claim(source: &Source<'_>, claim: &Spanned<ClaimFile>, cases: &[Case]
 
 struct Expander<'a> {
     file: &'a PlanFile,
-    source: &'a Source<'a>,
+    source: &'a PlanText<'a>,
     axes: &'a [Axis],
     length: RunDuration,
 }
@@ -260,7 +260,7 @@ impl Expander<'_> {
     }
 }
 
-fn publish(file: &PlanFile, source: &Source<'_>, cases: &mut [Case]) -> Parsed<()> {
+fn publish(file: &PlanFile, source: &PlanText<'_>, cases: &mut [Case]) -> Parsed<()> {
     let count = cases.len();
     let fits = |span, len: usize| match len == count {
         true => Ok(()),
@@ -294,7 +294,7 @@ fn name(at: &[String]) -> String {
     if at.is_empty() { "all".into() } else { at.join("/") }
 }
 
-fn seconds(source: &Source<'_>, written: &Spanned<f64>) -> Parsed<Duration> {
+fn seconds(source: &PlanText<'_>, written: &Spanned<f64>) -> Parsed<Duration> {
     let seconds = *written.get_ref();
     match (1.0..=3600.0).contains(&seconds) {
         true => Ok(Duration::from_secs_f64(seconds)),
@@ -303,7 +303,7 @@ fn seconds(source: &Source<'_>, written: &Spanned<f64>) -> Parsed<Duration> {
 }
 
 fn between<T: PartialOrd + Copy + fmt::Display>(
-    source: &Source<'_>,
+    source: &PlanText<'_>,
     written: &Spanned<T>,
     least: T,
     most: T,
@@ -316,7 +316,7 @@ fn between<T: PartialOrd + Copy + fmt::Display>(
 }
 
 /// Checks that no two cases have the same name: only one of them would be measured.
-fn check_names(file: &PlanFile, source: &Source<'_>) -> Parsed<()> {
+fn check_names(file: &PlanFile, source: &PlanText<'_>) -> Parsed<()> {
     for (number, case) in file.case.iter().enumerate() {
         let name = case.name.get_ref();
         if file.case[..number].iter().any(|other| other.name.get_ref() == name) {

@@ -3,7 +3,7 @@
 use super::{
     metric::Metric,
     model::{Action, Beside, Congestion, Figure, Reference},
-    problem::{Problem, Source},
+    problem::{PlanText, Problem},
 };
 use serde::Deserialize;
 use std::{collections::BTreeMap, fmt, path::Path};
@@ -158,7 +158,7 @@ impl fmt::Display for Value {
 
 /// Parses the file; values are checked later.
 pub(super) fn read(file: &Path, text: &str) -> Result<PlanFile, Problem> {
-    toml::from_str(text).map_err(|error| Source { file, text }.syntax(&error))
+    toml::from_str(text).map_err(|error| PlanText { file, text }.syntax(&error))
 }
 
 fn once() -> Spanned<u32> {

@@ -27,12 +27,12 @@ impl std::error::Error for Problem {}
 
 /// The text of a plan and its file.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Source<'a> {
+pub(super) struct PlanText<'a> {
     pub(super) file: &'a Path,
     pub(super) text: &'a str,
 }
 
-impl Source<'_> {
+impl PlanText<'_> {
     /// Returns an error at a place in the text. A hint inside the message, as in errors of links, replaces the given
     /// hint.
     pub(super) fn problem(&self, span: Range<usize>, what: impl Into<String>, hint: impl Into<String>) -> Problem {

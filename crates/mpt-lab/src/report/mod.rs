@@ -9,7 +9,7 @@ mod table;
 mod verdict;
 
 pub use page::html;
-pub use verdict::{Judgement, Verdict, judge};
+pub use verdict::{ClaimVerdict, Judgement, judge};
 
 use crate::{
     experiment::{Options, result::CaseResult},

@@ -1,7 +1,7 @@
 //! The report as one self-contained HTML page.
 
 use super::{
-    Verdict, figure, judge,
+    ClaimVerdict, figure, judge,
     table::{Cell, Table},
 };
 use crate::{
@@ -61,8 +61,8 @@ fn verdicts(plan: &Plan, results: &[&CaseResult], options: &Options) -> String {
     if judgements.is_empty() {
         return "<p>This plan has no claims about this mode.</p>\n".into();
     }
-    let count = |verdict: Verdict| judgements.iter().filter(|judgement| judgement.verdict == verdict).count();
-    let all = [Verdict::Beaten, Verdict::Reproduced, Verdict::Missed, Verdict::Open];
+    let count = |verdict: ClaimVerdict| judgements.iter().filter(|judgement| judgement.verdict == verdict).count();
+    let all = [ClaimVerdict::Beaten, ClaimVerdict::Reproduced, ClaimVerdict::Missed, ClaimVerdict::Open];
     let sums: Vec<String> = all.iter().map(|verdict| format!("{} {}", count(*verdict), verdict.name())).collect();
     let row = |judgement: &super::Judgement| {
         let (name, case, reason) = (judgement.verdict.name(), escaped(&judgement.case), escaped(&judgement.reason));

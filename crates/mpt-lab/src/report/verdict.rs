@@ -16,14 +16,14 @@ pub struct Judgement {
     /// The case.
     pub case: String,
     /// The verdict.
-    pub verdict: Verdict,
+    pub verdict: ClaimVerdict,
     /// The reason.
     pub reason: String,
 }
 
 /// Result of checking a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ClaimVerdict {
     /// The bound is kept.
     Reproduced,
     /// The bound is kept, and the paper's figure is surpassed.
@@ -34,7 +34,7 @@ pub enum Verdict {
     Open,
 }
 
-impl Verdict {
+impl ClaimVerdict {
     /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
@@ -75,7 +75,7 @@ pub fn judge(plan: &Plan, results: &[&CaseResult], options: &Options) -> Vec<Jud
 fn of_case(claim: &Claim, result: &CaseResult, base: Option<&CaseResult>, published: Option<f64>) -> Judgement {
     let case = result.case.clone();
     if let Some(reason) = failure(claim, result) {
-        return Judgement { case, verdict: Verdict::Missed, reason };
+        return Judgement { case, verdict: ClaimVerdict::Missed, reason };
     }
     let ours = result.ours().and_then(|ours| ours.median(claim.metric));
     let reference = reference(claim, result, base, published);
@@ -83,16 +83,16 @@ fn of_case(claim: &Claim, result: &CaseResult, base: Option<&CaseResult>, publis
         let missing = if ours.is_none() { "MPT has no" } else { "no reference for" };
         let why = result.ours().and_then(|ours| ours.absent.clone()).unwrap_or_default();
         let reason = format!("{missing} {} {}: {why}", claim.metric.title(), claim.of.name());
-        return Judgement { case, verdict: Verdict::Open, reason };
+        return Judgement { case, verdict: ClaimVerdict::Open, reason };
     };
     let ratio = ours / reference;
     let kept = claim.at_least.is_none_or(|least| ratio >= least) && claim.at_most.is_none_or(|most| ratio <= most);
     let surpassed =
         published.is_some_and(|figure| if claim.metric.more_is_better() { ours > figure } else { ours < figure });
     let verdict = match (kept, surpassed && !claim.original) {
-        (true, true) => Verdict::Beaten,
-        (true, false) => Verdict::Reproduced,
-        (false, _) => Verdict::Missed,
+        (true, true) => ClaimVerdict::Beaten,
+        (true, false) => ClaimVerdict::Reproduced,
+        (false, _) => ClaimVerdict::Missed,
     };
     Judgement { case, verdict, reason: reason(claim, ours, reference) }
 }
@@ -156,12 +156,12 @@ mod tests {
     use super::*;
     use crate::{experiment::result::Run, plan};
 
-    fn verdicts(key: &str, mode: Mode, mbit: f64, ceiling: f64) -> Vec<Verdict> {
+    fn verdicts(key: &str, mode: Mode, mbit: f64, ceiling: f64) -> Vec<ClaimVerdict> {
         let run = Run { metrics: [(Metric::Goodput, mbit)].into(), ..Run::default() };
         of_runs(key, mode, CaseResult { ceiling: Some(ceiling), ..CaseResult::default() }, vec![run])
     }
 
-    fn of_runs(key: &str, mode: Mode, result: CaseResult, runs: Vec<Run>) -> Vec<Verdict> {
+    fn of_runs(key: &str, mode: Mode, result: CaseResult, runs: Vec<Run>) -> Vec<ClaimVerdict> {
         let plans = plan::select(key).unwrap();
         let ours = Outcome { name: "mpt".into(), absent: None, runs };
         let result = CaseResult { case: plans[0].cases[0].name.clone(), outcomes: vec![ours], ..result };
@@ -196,20 +196,20 @@ mod tests {
         let run = Run { metrics: [(Metric::Goodput, 99.0)].into(), ..Run::default() };
         let three = |substrate| CaseResult { ceiling: Some(103.0), repetitions: 3, substrate, ..CaseResult::default() };
         let verdicts = |substrate, runs| of_runs("E1.I/50", Mode::Plain, three(substrate), runs);
-        assert_eq!(verdicts(Substrate::Netns, vec![run.clone(); 2]), [Verdict::Missed]);
-        assert_eq!(verdicts(Substrate::Netns, vec![]), [Verdict::Missed]);
-        assert_eq!(verdicts(Substrate::Netns, vec![run.clone(), run.clone(), Run::default()]), [Verdict::Missed]);
-        assert_eq!(verdicts(Substrate::Netns, vec![run; 3]), [Verdict::Beaten]);
-        assert_eq!(verdicts(Substrate::Sim, vec![]), [Verdict::Open]);
+        assert_eq!(verdicts(Substrate::Netns, vec![run.clone(); 2]), [ClaimVerdict::Missed]);
+        assert_eq!(verdicts(Substrate::Netns, vec![]), [ClaimVerdict::Missed]);
+        assert_eq!(verdicts(Substrate::Netns, vec![run.clone(), run.clone(), Run::default()]), [ClaimVerdict::Missed]);
+        assert_eq!(verdicts(Substrate::Netns, vec![run; 3]), [ClaimVerdict::Beaten]);
+        assert_eq!(verdicts(Substrate::Sim, vec![]), [ClaimVerdict::Open]);
     }
 
     #[test]
     fn a_claim_is_beaten_missed_or_reproduced() {
         // Published: 52.65. The claims: 95 % of the ceiling, and within 25 % of the paper in the paper's mode.
-        assert_eq!(verdicts("E1.I/50", Mode::Plain, 99.0, 103.0), [Verdict::Beaten]);
-        assert_eq!(verdicts("E1.I/50", Mode::Plain, 90.0, 103.0), [Verdict::Missed]);
-        assert_eq!(verdicts("E1.I/50", Mode::Original, 60.0, 103.0), [Verdict::Reproduced]);
-        assert_eq!(verdicts("E1.I/50", Mode::Original, 70.0, 103.0), [Verdict::Missed]);
-        assert!(verdicts("rtt_40", Mode::Plain, 90.0, 100.0).contains(&Verdict::Open), "there is no reference");
+        assert_eq!(verdicts("E1.I/50", Mode::Plain, 99.0, 103.0), [ClaimVerdict::Beaten]);
+        assert_eq!(verdicts("E1.I/50", Mode::Plain, 90.0, 103.0), [ClaimVerdict::Missed]);
+        assert_eq!(verdicts("E1.I/50", Mode::Original, 60.0, 103.0), [ClaimVerdict::Reproduced]);
+        assert_eq!(verdicts("E1.I/50", Mode::Original, 70.0, 103.0), [ClaimVerdict::Missed]);
+        assert!(verdicts("rtt_40", Mode::Plain, 90.0, 100.0).contains(&ClaimVerdict::Open), "there is no reference");
     }
 }

@@ -17,7 +17,7 @@ use mpt_sim::{
     link::{Fate, Link, LinkSpec, Loss, PathSpec, Queue},
     seed::Seed,
 };
-use probe::{Probe, Stream};
+use probe::{ProbeStream, Stream};
 use std::{
     fmt,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
@@ -85,7 +85,7 @@ fn both_ways(link: LinkSpec, frame: usize, rate: Rate, time: Duration) -> Result
     let path = PathSpec::symmetric(link);
     let topology = Topology::build(&Topology::unique_name(), &[path], Seed(1))?;
     let end = |host| address(host, 0, Family::V4);
-    let probe = |from, to| Probe { from: end(from), to: end(to), frame, rate, time };
+    let probe = |from, to| ProbeStream { from: end(from), to: end(to), frame, rate, time };
     let streams = thread::scope(|scope| {
         let there = scope.spawn(|| probe(Host::A, Host::B).run(&topology.a, &topology.b));
         let back = probe(Host::B, Host::A).run(&topology.b, &topology.a);

@@ -26,7 +26,7 @@ use std::{
 
 /// Parameters of a stream.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Probe {
+pub(super) struct ProbeStream {
     pub(super) from: IpAddr,
     pub(super) to: IpAddr,
     /// Length of the Ethernet frame without check sequence.
@@ -45,7 +45,7 @@ pub(super) struct Stream {
     pub(super) arrived: Vec<(usize, Duration)>,
 }
 
-impl Probe {
+impl ProbeStream {
     /// Sends the stream and waits until the last datagram can have arrived.
     pub(super) fn run(self, sender: &Netns, receiver: &Netns) -> Result<Stream> {
         let to = SocketAddr::new(self.to, PORT);

@@ -16,8 +16,8 @@ use crate::topology::Topology;
 use crowd::Crowd;
 use mpt_proto::crypto::keys::KeyPair;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use server::Server;
-use source::Source;
+use server::SitesServer;
+use source::PeerSource;
 use std::{
     fmt,
     path::Path,
@@ -26,7 +26,7 @@ use std::{
 
 /// The extent of a measurement.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct SitesPlan {
     /// Sites that connect.
     pub count: usize,
     /// Keys that the source knows, those of the sites among them.
@@ -41,7 +41,7 @@ pub struct Plan {
 
 /// The figures.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct SitesOutcome {
     /// Sites that connected.
     pub count: usize,
     /// Sites that have a session.
@@ -64,7 +64,7 @@ pub struct Outcome {
     pub status: [Duration; 2],
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for SitesOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { count, up, peers, asked, times: [half, all], best_second, memory, .. } = self;
         let seconds = all.as_secs_f64();
@@ -84,15 +84,15 @@ impl fmt::Display for Outcome {
 ///
 /// # Errors
 /// No root, no such program, or the system refused something.
-pub fn run(program: &Path, plan: &Plan) -> Result<Outcome> {
+pub fn run(program: &Path, plan: &SitesPlan) -> Result<SitesOutcome> {
     if !nix::unistd::geteuid().is_root() {
         return Err(LabError::NotRoot);
     }
     raise_descriptors(plan.count)?;
     let name = format!("{}-sites", Topology::unique_name());
     let server_keys = KeyPair::generate([2; 32]);
-    let server = Server::start(program, &name, &server_keys)?;
-    let source = Source::listen(&server.source_socket(), plan.known.max(plan.count))?;
+    let server = SitesServer::start(program, &name, &server_keys)?;
+    let source = PeerSource::listen(&server.source_socket(), plan.known.max(plan.count))?;
     server.wait_for(|report| report["peer_source"]["connected"] == true)?;
     let alone = server.memory()?;
     let mut crowd = Crowd::open(&server.netns, plan.count, plan.rate, server_keys.public())?;
@@ -111,7 +111,7 @@ pub fn run(program: &Path, plan: &Plan) -> Result<Outcome> {
     let at = |index: usize| times.get(index).copied().unwrap_or_default();
     let within = |from: &Duration, at: &Duration| (*from..*from + Duration::from_secs(1)).contains(at);
     let in_second = |from: &Duration| times.iter().filter(|at| within(from, at)).count();
-    let outcome = Outcome {
+    let outcome = SitesOutcome {
         count: plan.count,
         up: times.len(),
         peers: report["peer_count"].as_u64().unwrap_or(0) as usize,

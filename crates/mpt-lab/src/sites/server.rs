@@ -19,14 +19,14 @@ use std::{
 };
 
 /// A running server.
-pub(super) struct Server {
+pub(super) struct SitesServer {
     daemon: ChildProcess,
     folder: Folder,
     /// Where it runs.
     pub(super) netns: Netns,
 }
 
-impl Server {
+impl SitesServer {
     /// Starts it, and waits until it answers.
     pub(super) fn start(program: &Path, name: &str, keys: &KeyPair) -> Result<Self> {
         let netns = Netns::create(name)?;

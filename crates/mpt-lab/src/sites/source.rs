@@ -20,12 +20,12 @@ use std::{
 };
 
 /// The source; its thread ends with its connection.
-pub(super) struct Source {
+pub(super) struct PeerSource {
     asked: Arc<AtomicU64>,
     path: PathBuf,
 }
 
-impl Source {
+impl PeerSource {
     /// Listens, and knows so many sites.
     pub(super) fn listen(path: &Path, known: usize) -> Result<Self> {
         let sites: HashMap<String, usize> = (0..known).map(|site| (keys(site).public().to_string(), site)).collect();
@@ -47,7 +47,7 @@ impl Source {
     }
 }
 
-impl Drop for Source {
+impl Drop for PeerSource {
     fn drop(&mut self) {
         // A thread that waits for its first connection has one.
         let _ = UnixStream::connect(&self.path);

@@ -100,8 +100,8 @@ impl Session {
     }
 
     /// Returns the incarnations of both ends.
-    fn pair(&self) -> Pair {
-        Pair { own: self.own, peer: self.payload.incarnation }
+    fn pair(&self) -> IncarnationPair {
+        IncarnationPair { own: self.own, peer: self.payload.incarnation }
     }
 
     pub(super) fn payload(&self) -> &HandshakePayload {
@@ -140,7 +140,7 @@ impl Session {
 
 /// The incarnations of both ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Pair {
+struct IncarnationPair {
     own: Incarnation,
     peer: Incarnation,
 }
@@ -153,7 +153,7 @@ pub(super) struct Sessions {
     next_by_rekey: Option<Session>,
     previous: Option<Session>,
     older: Option<Session>,
-    pair: Option<Pair>,
+    pair: Option<IncarnationPair>,
     /// Incarnations of the peer that had a session with our current incarnation, at most [`MAX_INCARNATIONS`].
     peer_incarnations: Vec<Incarnation>,
     sent: [u64; MAX_PATHS],
@@ -250,7 +250,7 @@ impl Sessions {
     /// Returns true if this end cannot have a session with this incarnation of the peer as `own`: it had one and has
     /// dropped the numbers since, or cannot know, because it had sessions with too many.
     pub(super) fn is_used_up(&self, own: Incarnation, peer: Incarnation) -> bool {
-        let is_current = self.pair == Some(Pair { own, peer });
+        let is_current = self.pair == Some(IncarnationPair { own, peer });
         let is_known = self.pair.is_some_and(|pair| pair.own == own);
         is_known
             && !is_current

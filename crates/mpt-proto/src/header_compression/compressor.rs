@@ -13,7 +13,7 @@ pub struct Compressor {
 
 /// The form in which a packet is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum HeaderForm {
     /// Uncompressed.
     Full,
     /// Uncompressed, with its header offered as a context.
@@ -45,8 +45,8 @@ struct ContextOffer {
 
 impl Compressor {
     /// Returns the form in which to send the packet of `total` bytes that starts with `header` and has this number.
-    pub fn choose(&mut self, now: Time, bucket: u16, sequence: u32, header: &[u8], total: usize) -> Choice {
-        let Some(bucket) = self.buckets.get_mut(bucket) else { return Choice::Full };
+    pub fn choose(&mut self, now: Time, bucket: u16, sequence: u32, header: &[u8], total: usize) -> HeaderForm {
+        let Some(bucket) = self.buckets.get_mut(bucket) else { return HeaderForm::Full };
         // A retransmission may be older than the context of its flow, and is then not compressed with it.
         let fits = |(known, used): &&mut (ContextOffer, Time)| {
             now.since(*used) < STALE_AFTER && is_after(sequence, known.sequence)
@@ -55,9 +55,9 @@ impl Compressor {
             && let Some(coded) = known.context.compress(header, total)
         {
             (*used, bucket.missed) = (now, 0);
-            return Choice::Compressed(known.sequence as Reference, coded);
+            return HeaderForm::Compressed(known.sequence as Reference, coded);
         }
-        if bucket.should_offer(now, sequence, header, total) { Choice::Offer } else { Choice::Full }
+        if bucket.should_offer(now, sequence, header, total) { HeaderForm::Offer } else { HeaderForm::Full }
     }
 
     /// Handles the receiver's confirmation of the context that the packet with this number offered.

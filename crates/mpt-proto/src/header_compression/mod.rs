@@ -25,7 +25,7 @@ mod compressor;
 mod decompressor;
 mod fields;
 
-pub use compressor::{Choice, Compressor};
+pub use compressor::{Compressor, HeaderForm};
 pub use decompressor::Decompressor;
 pub use fields::Coded;
 

@@ -228,13 +228,13 @@ struct Ends {
 #[derive(Clone, Debug)]
 struct Sent {
     sequence: u32,
-    choice: Choice,
+    choice: HeaderForm,
     packet: Vec<u8>,
 }
 
 impl Sent {
     fn is_compressed(&self) -> bool {
-        matches!(self.choice, Choice::Compressed(..))
+        matches!(self.choice, HeaderForm::Compressed(..))
     }
 }
 
@@ -253,7 +253,7 @@ impl Ends {
 
     /// Sends packets until one offers a context.
     fn offer(&mut self, now: Time, packet: &[u8]) -> Option<Sent> {
-        (0..9).map(|_| self.send(now, packet)).find(|sent| sent.choice == Choice::Offer)
+        (0..9).map(|_| self.send(now, packet)).find(|sent| sent.choice == HeaderForm::Offer)
     }
 
     /// Sends an offer, and confirms it.
@@ -265,7 +265,7 @@ impl Ends {
     }
 
     fn receive(&mut self, sent: &Sent) -> Result<Vec<u8>, Dropped> {
-        let Choice::Compressed(reference, coded) = sent.choice else { panic!("{sent:?} is not compressed") };
+        let HeaderForm::Compressed(reference, coded) = sent.choice else { panic!("{sent:?} is not compressed") };
         let (header, mut out) = (header_of(&sent.packet), Vec::new());
         let mut wire = vec![0; coded.len()];
         coded.write(header, &mut wire);
@@ -290,9 +290,9 @@ fn nothing_is_compressed_before_the_receiver_confirms_the_context() {
     let mut ends = Ends::default();
     let offer = ends.offer(at(0), &segment(0)).expect("an offer");
     assert_eq!(offer.sequence, 3, "not before the fourth packet");
-    assert_eq!(ends.send(at(1_999), &segment(1)).choice, Choice::Full);
+    assert_eq!(ends.send(at(1_999), &segment(1)).choice, HeaderForm::Full);
     ends.compressor.on_known(at(1_999), BUCKET, 2);
-    assert_eq!(ends.send(at(1_999), &segment(1)).choice, Choice::Full, "no offer");
+    assert_eq!(ends.send(at(1_999), &segment(1)).choice, HeaderForm::Full, "no offer");
     let again = ends.offer(at(2_000), &segment(1)).expect("the answer was lost");
     ends.decompressor.on_offer(BUCKET, again.sequence, &segment(1));
     ends.compressor.on_known(at(2_001), BUCKET, again.sequence);
@@ -334,7 +334,7 @@ fn an_idle_flow_is_replaced_by_another() {
     let sent = ends.send(at(1_999), &other(1));
     assert_eq!(ends.receive(&sent), Ok(other(1)));
     assert_eq!(ends.receive(&late), Ok(segment(1)), "a packet in flight");
-    assert_eq!(ends.send(at(1_999), &segment(2)).choice, Choice::Full);
+    assert_eq!(ends.send(at(1_999), &segment(2)).choice, HeaderForm::Full);
 }
 
 #[test]
@@ -342,10 +342,10 @@ fn a_context_that_few_packets_use_is_replaced_by_one_that_most_use() {
     let mut ends = Ends::default();
     ends.agree(at(0), &segment(0));
     for n in 0..3 * 63 {
-        assert_eq!(ends.send(at(n), &other(0)).choice, Choice::Full, "packet {n}");
+        assert_eq!(ends.send(at(n), &other(0)).choice, HeaderForm::Full, "packet {n}");
         assert!(n % 63 != 62 || ends.send(at(n), &segment(1)).is_compressed());
     }
-    let offers = (0..65).filter(|_| ends.send(at(200), &other(0)).choice == Choice::Offer).count();
+    let offers = (0..65).filter(|_| ends.send(at(200), &other(0)).choice == HeaderForm::Offer).count();
     assert_eq!(offers, 1);
 }
 
@@ -362,7 +362,7 @@ fn a_packet_older_than_a_context_is_not_compressed_with_it() {
     let mut ends = Ends::default();
     let offer = ends.agree(at(0), &segment(1));
     let again = ends.send_again(at(1), offer.sequence - 1, &segment(0));
-    assert_eq!(again.choice, Choice::Full, "a retransmission is sent uncompressed");
+    assert_eq!(again.choice, HeaderForm::Full, "a retransmission is sent uncompressed");
     let late = Sent { sequence: offer.sequence - 1, ..ends.send(at(1), &segment(2)) };
     assert_eq!(
         ends.receive(&late),

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use crate::packet::Coalescer;
 use crate::packet::ip::{Ip, UDP};
 use crate::time::Time;
-use crate::tuning::{Rule, Tuning};
+use crate::tuning::{Heuristic, Tuning};
 use ack_delay::AckDelay;
 use ack_filter::AckFilter;
 use udp_shaper::UdpShaper;
@@ -90,13 +90,13 @@ impl InnerSink<'_> {
     /// Delivers a packet, or holds it until a rule releases it.
     pub fn deliver(&mut self, packet: &[u8]) {
         let ip = Ip::parse(packet).expect("checked on arrival");
-        let shaped = ip.protocol == UDP && self.inner.tuning.has(Rule::UdpShaper);
+        let shaped = ip.protocol == UDP && self.inner.tuning.has(Heuristic::UdpShaper);
         if shaped && !self.inner.udp_shaper.admits(self.now, self.bucket, packet) {
             return;
         }
         let Some(before) = self.inner.ack_delay.on_packet(self.now, &ip, packet) else { return };
         before.for_each(|earlier| deliver(self.tun, &earlier, self.delivered));
-        if self.inner.tuning.has(Rule::SenderRounds) {
+        if self.inner.tuning.has(Heuristic::SenderRounds) {
             self.inner.ack_filter.on_data(self.now, &ip, packet);
         }
         self.tun.push(&ip, packet);

@@ -28,7 +28,7 @@ use crate::tuning::path::estimator::{
 };
 use crate::tuning::path::rtt::MIN_FILTER_LEN;
 use crate::tuning::path::sent_packets::MAX_ACK_DELAY;
-use crate::tuning::{Rule, Tuning};
+use crate::tuning::{Heuristic, Tuning};
 
 /// The sender's estimates of one path.
 #[derive(Clone, Debug, Default)]
@@ -93,7 +93,7 @@ pub struct TimeoutOutcome {
 impl PathEstimator {
     /// Makes an empty one, with the heuristics in `tuning`.
     pub fn new(tuning: Tuning) -> Self {
-        let delay = OneWayDelay::new(tuning.has(Rule::JitterMemory));
+        let delay = OneWayDelay::new(tuning.has(Heuristic::JitterMemory));
         Self { tuning, delay, ..Self::default() }
     }
 
@@ -296,7 +296,7 @@ impl PathEstimator {
             let path_delay = one_way.earlier(self.link_rate.serialization_delay(bytes.into()));
             self.delay.verify(path_delay, now.since(sent_at));
             self.delay.on_sample(now, path_delay, self.sent.reordering() / 2, round);
-            if self.delay.never_busy() && self.tuning.has(Rule::LinkRate) {
+            if self.delay.never_busy() && self.tuning.has(Heuristic::LinkRate) {
                 self.link_rate.on_sample(sent_at, one_way, bytes.into(), self.delay.jitter());
             }
         }
@@ -306,7 +306,7 @@ impl PathEstimator {
         let peak = self.delivery.mark(ack.written_at(), self.recent_window() / 8);
         self.peak_rates[0] = self.peak_rates[0].max(peak.unwrap_or_default());
         let spread = self.delay.jitter().as_secs_f64() / self.rtt.smoothed().as_secs_f64();
-        let counted = self.tuning.has(Rule::SojournSpread);
+        let counted = self.tuning.has(Heuristic::SojournSpread);
         self.sojourn.on_ack(now, confirmed, if counted { spread } else { 0.0 });
         self.rounds.on_ack(prior, self.delivery.delivered())
     }

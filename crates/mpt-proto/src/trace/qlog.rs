@@ -13,7 +13,8 @@ use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use super::{
-    Choice, Content, GiveUpCause, HandshakeEvent, LossCause, PathMetrics, SchedulerDecision, TraceEvent, TraceRecord,
+    Content, GiveUpCause, HandshakeEvent, LossCause, PathMetrics, SchedulerChoice, SchedulerDecision, TraceEvent,
+    TraceRecord,
 };
 use crate::classify::Class;
 use crate::id::{MAX_PATHS, PathId, PathSet};
@@ -23,7 +24,7 @@ use crate::time::Time;
 
 /// The description of one trace: what one end recorded about one peer.
 #[derive(Clone, Copy, Debug)]
-pub struct Header<'a> {
+pub struct QlogHeader<'a> {
     /// The title of the file.
     pub title: &'a str,
     /// The name of this end.
@@ -33,7 +34,7 @@ pub struct Header<'a> {
 }
 
 /// Appends the header, which must be the first text of a file.
-pub fn write_header(out: &mut String, header: &Header<'_>) {
+pub fn write_header(out: &mut String, header: &QlogHeader<'_>) {
     write_text(out, |json| {
         json.string("file_schema", "urn:ietf:params:qlog:file:sequential");
         json.string("serialization_format", "application/qlog+json-seq");
@@ -195,15 +196,15 @@ fn write_metrics(json: &mut Object<'_>, metrics: &PathMetrics) {
 
 fn write_decision(json: &mut Object<'_>, decision: &SchedulerDecision) {
     match decision.choice {
-        Choice::Send(path) => {
+        SchedulerChoice::Send(path) => {
             json.string("decision", "send");
             json.path(path);
         }
-        Choice::Ahead(path) => {
+        SchedulerChoice::Ahead(path) => {
             json.string("decision", "send_ahead");
             json.path(path);
         }
-        Choice::Wait => json.string("decision", "wait"),
+        SchedulerChoice::Wait => json.string("decision", "wait"),
     }
     json.string("class", class_name(decision.class));
     json.number("bucket", decision.bucket);
@@ -424,7 +425,7 @@ mod tests {
             bucket: 3,
             retransmission: true,
             candidates: [0, 2].map(|slot| PathId { slot, generation: 5 }).into_iter().collect(),
-            choice: Choice::Wait,
+            choice: SchedulerChoice::Wait,
             bytes: 0,
         };
         let line = line(TraceEvent::Scheduled(decision));

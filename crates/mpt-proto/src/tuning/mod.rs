@@ -3,9 +3,9 @@
 //! A constant states its source: an RFC, a draft, a paper, the kernel, or the measurement that chose it. Numbers of the
 //! wire format, of cryptography and of memory layout are in the files that use them.
 //!
-//! A [`Rule`] is a heuristic that can be switched off, for ablation: `mpt-lab matrix --without NAME` measures what it
-//! is worth. `docs/design/ablation.md` has the results. All rules are on by default, and the configuration file has no
-//! key for them.
+//! A [`Heuristic`] can be switched off, for ablation: `mpt-lab matrix --without NAME` measures what it is worth.
+//! `docs/design/ablation.md` has the results. All rules are on by default, and the configuration file has no key for
+//! them.
 
 pub(crate) mod cc;
 pub(crate) mod inner;
@@ -24,7 +24,7 @@ use std::str::FromStr;
 
 /// A heuristic that can be switched off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
+pub enum Heuristic {
     /// Delays inner ACKs that return early on paths with jitter.
     AckDelay,
     /// Reserves the path with the lowest RTT for flows that send little, where it adds next to nothing to bulk.
@@ -79,7 +79,7 @@ pub enum Rule {
     Moderation,
 }
 
-impl Rule {
+impl Heuristic {
     /// Every rule with its name.
     pub const NAMES: &'static [(&'static str, Self)] = &[
         ("ack_delay", Self::AckDelay),
@@ -122,14 +122,14 @@ pub struct UnknownRule(pub String);
 
 impl fmt::Display for UnknownRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<_> = Rule::NAMES.iter().map(|(name, _)| *name).collect();
+        let names: Vec<_> = Heuristic::NAMES.iter().map(|(name, _)| *name).collect();
         write!(f, "no rule is called \"{}\"\nhint: the rules are {}", self.0, names.join(", "))
     }
 }
 
 impl std::error::Error for UnknownRule {}
 
-impl FromStr for Rule {
+impl FromStr for Heuristic {
     type Err = UnknownRule;
 
     fn from_str(name: &str) -> Result<Self, UnknownRule> {
@@ -147,12 +147,12 @@ pub struct Tuning {
 impl Tuning {
     /// Switches a rule off.
     #[must_use]
-    pub const fn without(self, rule: Rule) -> Self {
+    pub const fn without(self, rule: Heuristic) -> Self {
         Self { off: self.off | 1 << rule as u32 }
     }
 
     /// Returns true if a rule is on.
-    pub const fn has(self, rule: Rule) -> bool {
+    pub const fn has(self, rule: Heuristic) -> bool {
         self.off & 1 << rule as u32 == 0
     }
 }
@@ -163,12 +163,12 @@ mod tests {
 
     #[test]
     fn a_rule_is_on_until_it_is_switched_off_and_has_a_name_of_its_own() {
-        for (name, rule) in Rule::NAMES {
+        for (name, rule) in Heuristic::NAMES {
             let tuning = Tuning::default().without(*rule);
-            let off: Vec<_> = Rule::NAMES.iter().filter(|(_, rule)| !tuning.has(*rule)).collect();
+            let off: Vec<_> = Heuristic::NAMES.iter().filter(|(_, rule)| !tuning.has(*rule)).collect();
             assert_eq!(off, [&(*name, *rule)]);
             assert_eq!((name.parse(), rule.name()), (Ok(*rule), *name));
         }
-        assert!("luck".parse::<Rule>().is_err_and(|why| why.to_string().contains("ack_delay")));
+        assert!("luck".parse::<Heuristic>().is_err_and(|why| why.to_string().contains("ack_delay")));
     }
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use mpt_proto::legacy::control::{
-    Accept, ControlChannel, ControlEvent, ControlTransmit, LegacyConnection, LegacyPath, Pair,
+    Accept, AddressPair, ControlChannel, ControlEvent, ControlTransmit, LegacyConnection, LegacyPath,
 };
 use mpt_proto::legacy::wire::{AuthKey, AuthType, ControlMessage, Nonce, Opcode};
 use mpt_proto::time::Time;
@@ -37,8 +37,8 @@ pub fn connection(host: u8, auth: AuthType) -> LegacyConnection {
     LegacyConnection { pair: pair(host), auth, key: secret(), created: false, paths: vec![path(10), path(11)] }
 }
 
-pub fn pair(host: u8) -> Pair {
-    Pair { local: ip(&format!("10.77.0.{host}")), remote: ip(&format!("10.77.0.{}", 3 - host)) }
+pub fn pair(host: u8) -> AddressPair {
+    AddressPair { local: ip(&format!("10.77.0.{host}")), remote: ip(&format!("10.77.0.{}", 3 - host)) }
 }
 
 fn path_of(near: u8, far: u8, net: u8) -> LegacyPath {

@@ -13,7 +13,7 @@ use mpt_proto::crypto::handshake::{
 use mpt_proto::crypto::keys::{KeyPair, PresharedKey};
 use mpt_proto::crypto::replay;
 use mpt_proto::drops::Drops;
-use mpt_proto::header_compression::{Choice, Compressor};
+use mpt_proto::header_compression::{Compressor, HeaderForm};
 use mpt_proto::packet::{Offload, SuperPacket};
 use mpt_proto::path::{LinkId, PathId, PathSeq};
 use mpt_proto::queue::{Aqm, InnerPacket, Queue};
@@ -519,7 +519,8 @@ fn headers(out: &mut Vectors) {
 fn offer(packet: &[u8]) -> (Compressor, u32) {
     let (mut compressor, bucket) = (Compressor::default(), 3);
     let header = &packet[..header_len(packet)];
-    let is_offer = |sequence: &u32| compressor.choose(NOW, bucket, *sequence, header, packet.len()) == Choice::Offer;
+    let is_offer =
+        |sequence: &u32| compressor.choose(NOW, bucket, *sequence, header, packet.len()) == HeaderForm::Offer;
     let sequence = (0..10).find(is_offer).unwrap();
     compressor.on_known(NOW, bucket, sequence);
     (compressor, sequence + 1)
@@ -527,7 +528,7 @@ fn offer(packet: &[u8]) -> (Compressor, u32) {
 
 fn compress((mut compressor, sequence): (Compressor, u32), packet: &[u8]) -> Vec<u8> {
     let (header, payload) = packet.split_at(header_len(packet));
-    let Choice::Compressed(reference, coded) = compressor.choose(NOW, 3, sequence, header, packet.len()) else {
+    let HeaderForm::Compressed(reference, coded) = compressor.choose(NOW, 3, sequence, header, packet.len()) else {
         panic!("not compressed")
     };
     assert_eq!(u32::from(reference), sequence - 1);

@@ -80,11 +80,11 @@ struct Object {
     sink: TcpSink,
     /// Time of the next request; none before the first, and none once data arrived.
     request: Option<Time>,
-    state: State,
+    state: ObjectState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ObjectState {
     Waiting,
     Loading,
     Complete,
@@ -97,7 +97,7 @@ impl PageClient {
             bytes: *bytes,
             sink: TcpSink::new(mtu).flow(flow as u16),
             request: None,
-            state: State::Waiting,
+            state: ObjectState::Waiting,
         };
         let objects = objects.iter().enumerate().map(object).collect();
         let mut client = Self { mtu, start, at_once, objects, finished: None };
@@ -111,10 +111,10 @@ impl PageClient {
     }
 
     fn start_loads(&mut self, now: Time) {
-        let loading = self.objects.iter().filter(|object| object.state == State::Loading).count();
-        let waiting = self.objects.iter_mut().filter(|object| object.state == State::Waiting);
+        let loading = self.objects.iter().filter(|object| object.state == ObjectState::Loading).count();
+        let waiting = self.objects.iter_mut().filter(|object| object.state == ObjectState::Waiting);
         for object in waiting.take(self.at_once.saturating_sub(loading)) {
-            (object.state, object.request) = (State::Loading, Some(now));
+            (object.state, object.request) = (ObjectState::Loading, Some(now));
         }
     }
 }
@@ -128,10 +128,10 @@ impl Host for PageClient {
         let object = &mut self.objects[number];
         object.request = None;
         object.sink.handle(now, packet);
-        if object.state == State::Loading && object.sink.bytes() >= object.bytes {
-            object.state = State::Complete;
+        if object.state == ObjectState::Loading && object.sink.bytes() >= object.bytes {
+            object.state = ObjectState::Complete;
             self.start_loads(now);
-            if self.objects.iter().all(|object| object.state == State::Complete) {
+            if self.objects.iter().all(|object| object.state == ObjectState::Complete) {
                 self.finished = Some(now);
             }
         }

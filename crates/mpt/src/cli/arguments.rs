@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use super::pair::flags::New;
-use crate::enroll::{self, Join, Name, Server};
+use crate::enroll::{self, Join, Name, ServerArgs};
 use crate::logging::LogFormat;
 
 /// A multipath tunnel: one IP interface over many Internet links.
@@ -395,7 +395,7 @@ pub(super) enum PeerCommand {
 #[derive(Debug, Subcommand)]
 pub(super) enum SetupCommand {
     /// Set up a server, and print the line for the first site
-    Server(Server),
+    Server(ServerArgs),
     /// Remove what mpt setup server or mpt join created
     Undo {
         /// The tunnel

@@ -18,7 +18,7 @@ use super::arguments::{PathArgs, PathCommand, PeerCommand, ReportArgs, TunnelArg
 use super::render;
 use crate::config::{self, File, Problem};
 use crate::control::report::{self, Report};
-use crate::control::{Action, Client, Request, RunDir};
+use crate::control::{Action, ControlClient, Request, RunDir};
 use crate::legacy::toml::Allowed;
 use crate::logging::LogFormat;
 use crate::output::print;
@@ -208,8 +208,8 @@ fn find(report: &Report, wanted: &str) -> Result<(String, String), Failure> {
     }
 }
 
-pub(super) fn connect(tunnel: &TunnelArg) -> Result<Client, Failure> {
-    let connected = Client::connect(&RunDir::from_env(), tunnel.name.as_deref());
+pub(super) fn connect(tunnel: &TunnelArg) -> Result<ControlClient, Failure> {
+    let connected = ControlClient::connect(&RunDir::from_env(), tunnel.name.as_deref());
     connected.map_err(|failure| with_kill_switch(tunnel.name.clone().or_else(only_crashed_tunnel), failure))
 }
 

@@ -8,7 +8,7 @@ use super::arguments::{AddressAction, ImportArgs, TunnelArg, TunnelOption, UpOrD
 use super::commands::connect;
 use crate::Failure;
 use crate::config;
-use crate::control::{Action, Client, Request, RunDir};
+use crate::control::{Action, ControlClient, Request, RunDir};
 use crate::legacy::toml::{self, Allowed};
 use crate::legacy::{LegacySetup, folder, wg_quick};
 use crate::output::print;
@@ -73,7 +73,7 @@ pub fn interface(tunnel: TunnelOption, interface: String, action: UpOrDown) -> R
 pub fn tunnel_of(pid: u32) -> Result<TunnelOption, Failure> {
     let run = RunDir::from_env();
     let has_pid = |name: &String| {
-        let report = Client::connect(&run, Some(name)).and_then(|mut client| client.status());
+        let report = ControlClient::connect(&run, Some(name)).and_then(|mut client| client.status());
         report.is_ok_and(|report| report.tunnel.pid == pid)
     };
     match run.running().into_iter().find(has_pid) {

@@ -20,7 +20,7 @@ pub struct Terminal {
 
 /// An input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key {
+pub enum TerminalKey {
     /// A printable character.
     Char(char),
     /// Cursor keys.
@@ -77,7 +77,7 @@ impl Terminal {
     }
 
     /// Waits for a key until `deadline`.
-    pub fn key(&mut self, deadline: Instant) -> Option<Key> {
+    pub fn key(&mut self, deadline: Instant) -> Option<TerminalKey> {
         let left = deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
         let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
         let stdin = io::stdin();
@@ -85,12 +85,12 @@ impl Terminal {
         poll(&mut fds, timeout).ok().filter(|ready| *ready > 0)?;
         let [input, signal] = fds.map(|fd| fd.any().unwrap_or(false));
         if signal {
-            return Some(Key::End);
+            return Some(TerminalKey::End);
         }
         let mut bytes = [0; 16];
         // Unbuffered, because poll(2) sees only what is not read yet.
         match input.then(|| unistd::read(&stdin, &mut bytes)) {
-            Some(Ok(0) | Err(_)) => Some(Key::End),
+            Some(Ok(0) | Err(_)) => Some(TerminalKey::End),
             Some(Ok(len)) => key(&bytes[..len]),
             None => None,
         }
@@ -123,12 +123,12 @@ fn restore_on_panic(former: Termios) {
 }
 
 /// Returns the key of an input, as terminals send it (ECMA-48 for the cursor keys).
-fn key(bytes: &[u8]) -> Option<Key> {
+fn key(bytes: &[u8]) -> Option<TerminalKey> {
     match bytes {
-        [3, ..] => Some(Key::End),
-        b"\x1b[A" | b"\x1bOA" => Some(Key::Up),
-        b"\x1b[B" | b"\x1bOB" => Some(Key::Down),
-        [byte @ b' '..=b'~', ..] => Some(Key::Char(char::from(*byte))),
+        [3, ..] => Some(TerminalKey::End),
+        b"\x1b[A" | b"\x1bOA" => Some(TerminalKey::Up),
+        b"\x1b[B" | b"\x1bOB" => Some(TerminalKey::Down),
+        [byte @ b' '..=b'~', ..] => Some(TerminalKey::Char(char::from(*byte))),
         _ => None,
     }
 }
@@ -140,8 +140,15 @@ mod tests {
     #[test]
     fn keys_are_those_that_terminals_send() {
         let inputs: [&[u8]; 7] = [b"q", b" ", b"\x1b[A", b"\x1bOB", b"\x03", b"\x1b", b"\xc3\xa4"];
-        let expected =
-            [Some(Key::Char('q')), Some(Key::Char(' ')), Some(Key::Up), Some(Key::Down), Some(Key::End), None, None];
+        let expected = [
+            Some(TerminalKey::Char('q')),
+            Some(TerminalKey::Char(' ')),
+            Some(TerminalKey::Up),
+            Some(TerminalKey::Down),
+            Some(TerminalKey::End),
+            None,
+            None,
+        ];
         assert_eq!(inputs.map(key), expected);
     }
 }

@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use super::arguments::TunnelArg;
 use super::render::{bits, loss, milliseconds, or_dash, short, span, table};
-use super::terminal::{Key, Terminal};
+use super::terminal::{Terminal, TerminalKey};
 use crate::Failure;
 use crate::control::report::{PathReport, PeerReport, Report};
 use crate::control::verdict::{has_trouble, share, state, verdict};
-use crate::control::{Client, RunDir};
+use crate::control::{ControlClient, RunDir};
 
 /// Draws until a key or a signal ends it.
 pub fn run(tunnel: &TunnelArg) -> Result<(), Failure> {
-    let mut source = Source::open(tunnel)?;
+    let mut source = ReportSource::open(tunnel)?;
     let mut terminal = Terminal::take()?;
     let mut view = View { colours: env::var_os("NO_COLOR").is_none(), ..View::default() };
     loop {
@@ -26,7 +26,7 @@ pub fn run(tunnel: &TunnelArg) -> Result<(), Failure> {
             let size = Terminal::size();
             terminal.draw(&view.frame(&source.report, source.trouble.as_deref(), size))?;
             match terminal.key(next) {
-                Some(Key::End | Key::Char('q')) => return Ok(()),
+                Some(TerminalKey::End | TerminalKey::Char('q')) => return Ok(()),
                 Some(key) => view.handle_key(key),
                 None => {}
             }
@@ -35,23 +35,23 @@ pub fn run(tunnel: &TunnelArg) -> Result<(), Failure> {
 }
 
 /// The reports of a tunnel, also of its next daemon after this one.
-struct Source {
+struct ReportSource {
     name: String,
-    client: Option<Client>,
+    client: Option<ControlClient>,
     report: Report,
     /// Reason why the report is old.
     trouble: Option<String>,
 }
 
-impl Source {
+impl ReportSource {
     fn open(tunnel: &TunnelArg) -> Result<Self, Failure> {
-        let mut client = Client::connect_status(&RunDir::from_env(), tunnel.name.as_deref())?;
+        let mut client = ControlClient::connect_status(&RunDir::from_env(), tunnel.name.as_deref())?;
         let report = client.status()?;
         Ok(Self { name: report.tunnel.interface.clone(), client: Some(client), report, trouble: None })
     }
 
     fn refresh(&mut self) {
-        let connect = || Client::connect_status(&RunDir::from_env(), Some(&self.name));
+        let connect = || ControlClient::connect_status(&RunDir::from_env(), Some(&self.name));
         let client = self.client.take().map_or_else(connect, Ok);
         let status = client.and_then(|mut client| client.status().map(|report| (client, report)));
         match status {
@@ -121,13 +121,13 @@ impl Sort {
 }
 
 impl View {
-    fn handle_key(&mut self, key: Key) {
+    fn handle_key(&mut self, key: TerminalKey) {
         match key {
-            Key::Char('s') => self.sort = self.sort.next(),
-            Key::Char('p' | ' ') => self.paused = !self.paused,
-            Key::Down | Key::Char('j') => self.skipped += 1,
-            Key::Up | Key::Char('k') => self.skipped = self.skipped.saturating_sub(1),
-            Key::Char(_) | Key::End => {}
+            TerminalKey::Char('s') => self.sort = self.sort.next(),
+            TerminalKey::Char('p' | ' ') => self.paused = !self.paused,
+            TerminalKey::Down | TerminalKey::Char('j') => self.skipped += 1,
+            TerminalKey::Up | TerminalKey::Char('k') => self.skipped = self.skipped.saturating_sub(1),
+            TerminalKey::Char(_) | TerminalKey::End => {}
         }
     }
 
@@ -272,13 +272,13 @@ mod tests {
         let mut view = View::default();
         let first = |view: &mut View| view.frame(&report, None, (80, 24))[2].clone();
         assert!(first(&mut view).starts_with("enx00~34400"));
-        "ss".chars().for_each(|key| view.handle_key(Key::Char(key)));
+        "ss".chars().for_each(|key| view.handle_key(TerminalKey::Char(key)));
         assert!(first(&mut view).starts_with("enx00~34439"), "by what comes in");
-        view.handle_key(Key::Down);
+        view.handle_key(TerminalKey::Down);
         assert!(first(&mut view).starts_with("enx00~34438"));
-        (0..100).for_each(|_| view.handle_key(Key::Down));
+        (0..100).for_each(|_| view.handle_key(TerminalKey::Down));
         assert!(first(&mut view).starts_with("enx00~34420"), "the last row is the last line");
-        view.handle_key(Key::Char('p'));
+        view.handle_key(TerminalKey::Char('p'));
         assert!(view.frame(&report, None, (80, 24)).last().unwrap().starts_with("PAUSED"));
     }
 

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, Write as _};
 
 use super::arguments::WatchArgs;
 use crate::Failure;
-use crate::control::watch::{Item, Watch};
+use crate::control::watch::{Watch, WatchItem};
 use crate::control::{Event, EventKind, RunDir};
 
 /// Prints items until the tunnel ends or stdout is closed.
@@ -17,7 +17,7 @@ pub fn run(arguments: &WatchArgs) -> Result<(), Failure> {
             Err(_) if is_stopping => return Ok(()),
             next => next?,
         };
-        is_stopping |= matches!(&item, Item::Event(Event { kind: EventKind::Stopping {}, .. }));
+        is_stopping |= matches!(&item, WatchItem::Event(Event { kind: EventKind::Stopping {}, .. }));
         let json = || serde_json::to_string(&item).expect("names and numbers can be written as JSON");
         let Some(line) = (if arguments.json { Some(json()) } else { text(&item) }) else { continue };
         match writeln!(io::stdout(), "{line}") {
@@ -28,11 +28,11 @@ pub fn run(arguments: &WatchArgs) -> Result<(), Failure> {
     }
 }
 
-fn text(item: &Item) -> Option<String> {
+fn text(item: &WatchItem) -> Option<String> {
     let Event { time_ms, kind } = match item {
-        Item::Event(event) => event,
-        Item::Lost { events } => return Some(format!("{events} events were not read in time and are lost")),
-        Item::Sample(_) => return None,
+        WatchItem::Event(event) => event,
+        WatchItem::Lost { events } => return Some(format!("{events} events were not read in time and are lost")),
+        WatchItem::Sample(_) => return None,
     };
     let what = match kind {
         EventKind::Path { peer, path, from, to } => format!("{peer}/{path}: {from} -> {to}"),
@@ -62,7 +62,7 @@ mod tests {
         };
         // `date -u -d @1764081791`
         let event = Event { time_ms: 1_764_081_791_500, kind };
-        assert_eq!(text(&Item::Event(event)).unwrap(), "14:43:11Z  office/eth2: up -> silent");
-        assert_eq!(text(&Item::Lost { events: 3 }).unwrap(), "3 events were not read in time and are lost");
+        assert_eq!(text(&WatchItem::Event(event)).unwrap(), "14:43:11Z  office/eth2: up -> silent");
+        assert_eq!(text(&WatchItem::Lost { events: 3 }).unwrap(), "3 events were not read in time and are lost");
     }
 }

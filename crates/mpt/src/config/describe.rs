@@ -9,7 +9,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::model::{self, At, File, Peer};
-use crate::legacy::model::{Connection, ConnectionPath, Interface, Network, Prefix, Public, TunnelInterface};
+use crate::legacy::model::{ConnectionConfig, ConnectionPath, Interface, NetworkPair, Prefix, Public, TunnelInterface};
 
 /// Returns the tunnel interface and the other values of `interface.conf`.
 pub fn interface(file: &File) -> Interface {
@@ -29,9 +29,9 @@ pub fn interface(file: &File) -> Interface {
 }
 
 /// Returns the connection to a peer; `None` if it does not run the original.
-pub fn connection(file: &File, peer: &Peer) -> Option<Connection> {
+pub fn connection(file: &File, peer: &Peer) -> Option<ConnectionConfig> {
     let original = peer.original.as_ref()?;
-    Some(Connection {
+    Some(ConnectionConfig {
         file: original.file.clone(),
         name: peer.name.to_string(),
         permission: BOTH_DIRECTIONS,
@@ -86,14 +86,14 @@ fn path(path: &model::Path) -> ConnectionPath {
     }
 }
 
-fn networks(original: &model::OriginalPeer, peer: &Peer) -> Vec<Network> {
+fn networks(original: &model::OriginalPeer, peer: &Peer) -> Vec<NetworkPair> {
     let behind = |address: IpAddr, all: &[At<IpNet>]| {
         let all: Vec<_> = all.iter().map(|net| prefix(net)).collect();
         let own = Prefix::host(address);
         all.strip_prefix(&[own]).map(<[Prefix]>::to_vec).unwrap_or(all)
     };
     let (near, far) = (behind(original.local, &peer.local_networks), behind(original.remote, &peer.networks));
-    let pair = |n: usize| Network {
+    let pair = |n: usize| NetworkPair {
         src_addr: near.get(n).copied().unwrap_or(Prefix::host(original.local)),
         dst_addr: far.get(n).copied().unwrap_or(Prefix::host(original.remote)),
     };

@@ -49,7 +49,7 @@ use std::path::Path;
 
 pub use checks::NAME_SERVER_COUNT;
 pub use model::File;
-pub use problem::{Problem, Severity};
+pub use problem::{Problem, ProblemSeverity};
 pub(crate) use value_types::is_host;
 
 use crate::files::Files;
@@ -150,7 +150,7 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Problem {
         _ => secrets::hint_for(error, "name a configuration file; docs/guide/config.md shows one to start from"),
     };
     Problem {
-        severity: Severity::Error,
+        severity: ProblemSeverity::Error,
         file: path.to_owned(),
         line: None,
         what: format!("cannot be read: {error}"),

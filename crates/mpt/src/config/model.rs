@@ -13,9 +13,9 @@ use mpt_proto::time::Rate;
 use mpt_proto::{reorder, sched};
 
 use super::defaults;
-use super::problem::{Lines, Problem, Severity};
+use super::problem::{Lines, Problem, ProblemSeverity};
 use super::tables::{BypassRule, Forward, PeerSource, TlsListen, TlsServer};
-use crate::legacy::model::{Connection, Secret};
+use crate::legacy::model::{ConnectionConfig, Secret};
 
 pub use super::values::{At, BeyondLimit, DataLimit, Mode, Role};
 
@@ -112,7 +112,7 @@ pub struct Original {
     /// Accept messages signed with the public key.
     pub public_key: bool,
     /// The template for connections that peers request; requests are rejected if absent.
-    pub template: Option<Connection>,
+    pub template: Option<ConnectionConfig>,
 }
 
 /// The remote end of a tunnel.
@@ -280,7 +280,7 @@ impl File {
     pub fn problem(&self, line: usize, what: impl Into<String>, hint: impl Into<String>) -> Problem {
         let (file, line) = self.lines.locate(line).unwrap_or((&self.path, line));
         Problem {
-            severity: Severity::Error,
+            severity: ProblemSeverity::Error,
             file: file.to_owned(),
             line: Some(line).filter(|line| *line > 0),
             what: what.into(),

@@ -106,7 +106,7 @@ pub fn protocol(
 
 /// Limits on the usage of a path.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Usage {
+pub struct UsageLimits {
     /// The maximum send rate.
     pub cap: Option<Rate>,
     /// When it is used beside other paths.
@@ -115,7 +115,7 @@ pub struct Usage {
     pub limit: Option<DataLimit>,
 }
 
-impl Usage {
+impl UsageLimits {
     /// Reads the keys of a path.
     pub fn read(table: &mut Reader<'_, '_, '_>) -> Self {
         let cap = table.read("rate", &value_types::rate(64_000..=100_000_000_000, "50mbit")).map(|cap| cap.value);

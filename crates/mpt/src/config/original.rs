@@ -14,7 +14,7 @@ use super::value_types::as_u32;
 use super::values::At;
 use super::{defaults, value_types};
 use crate::legacy::import;
-use crate::legacy::model::{Connection, Secret};
+use crate::legacy::model::{ConnectionConfig, Secret};
 
 /// Reads `[original]`, if present.
 pub fn control(top: &mut Reader<'_, '_, '_>, native: bool) -> Option<Original> {
@@ -31,7 +31,7 @@ pub fn control(top: &mut Reader<'_, '_, '_>, native: bool) -> Option<Original> {
 
 /// Reads the template, a file in the format of the original because peers send their descriptions in it too. Its path
 /// is relative to the configuration file.
-fn template(table: &mut Reader<'_, '_, '_>) -> Option<Connection> {
+fn template(table: &mut Reader<'_, '_, '_>) -> Option<ConnectionConfig> {
     let file = table.read("template", &value_types::file("conf.template"))?;
     let path = table.log.path().parent().unwrap_or(Path::new("")).join(&file.value);
     let read = import::template(table.log.files(), &path);

@@ -14,7 +14,7 @@ use crate::{Failure, secrets};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// Error or warning.
-    pub severity: Severity,
+    pub severity: ProblemSeverity,
     /// The file.
     pub file: PathBuf,
     /// The line, from 1; absent if it concerns the whole file.
@@ -28,7 +28,7 @@ pub struct Problem {
 /// The severity of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Severity {
+pub enum ProblemSeverity {
     /// The file cannot be used.
     Error,
     /// The file can be used, but may not do what was intended.
@@ -48,7 +48,7 @@ impl fmt::Display for Problem {
         if let Some(line) = self.line {
             write!(f, "{line}:")?;
         }
-        let severity = if self.severity == Severity::Warning { " warning:" } else { "" };
+        let severity = if self.severity == ProblemSeverity::Warning { " warning:" } else { "" };
         write!(f, "{severity} {}", self.what)?;
         match &self.hint {
             Some(hint) => write!(f, "\n  hint: {hint}"),
@@ -203,7 +203,7 @@ impl<'t> ProblemLog<'t> {
     /// Reports a warning for `line`.
     pub fn warn(&mut self, line: usize, what: impl Into<String>, hint: &str) {
         let problem = self.problem(line, what.into(), Some(hint.to_owned()));
-        self.warnings.push(Problem { severity: Severity::Warning, ..problem });
+        self.warnings.push(Problem { severity: ProblemSeverity::Warning, ..problem });
     }
 
     /// Returns the problem of a file of wg-quick.
@@ -315,7 +315,7 @@ impl<'t> ProblemLog<'t> {
 
     fn problem(&self, line: usize, what: String, hint: Option<String>) -> Problem {
         let (file, line) = self.lines.locate(line).unwrap_or((self.path, line - self.base));
-        Problem { severity: Severity::Error, file: file.to_owned(), line: Some(line), what, hint }
+        Problem { severity: ProblemSeverity::Error, file: file.to_owned(), line: Some(line), what, hint }
     }
 
     fn syntax_hint(&self, message: &str, line: usize) -> String {

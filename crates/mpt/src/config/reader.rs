@@ -12,7 +12,7 @@ use super::problem::{ProblemLog, nearest};
 use super::value_types::ValueType;
 use super::values::At;
 
-type Item<'a> = Spanned<DeValue<'a>>;
+type TomlItem<'a> = Spanned<DeValue<'a>>;
 
 /// One table of the file.
 pub struct Reader<'l, 't, 'a> {
@@ -138,7 +138,7 @@ impl<'l, 't, 'a> Reader<'l, 't, 'a> {
 
     /// Returns true if `key` is absent or an empty list.
     pub fn is_absent_or_empty(&self, key: &str) -> bool {
-        let is_empty = |item: &Item<'_>| item.get_ref().as_array().is_some_and(|items| items.is_empty());
+        let is_empty = |item: &TomlItem<'_>| item.get_ref().as_array().is_some_and(|items| items.is_empty());
         self.table.get(key).is_none_or(is_empty)
     }
 
@@ -162,7 +162,7 @@ impl<'l, 't, 'a> Reader<'l, 't, 'a> {
         }
     }
 
-    fn take(&mut self, key: &'static str) -> Option<&'a Item<'a>> {
+    fn take(&mut self, key: &'static str) -> Option<&'a TomlItem<'a>> {
         self.requested.push(key);
         self.log.add_known(self.name, key);
         self.table.get(key)
@@ -171,7 +171,7 @@ impl<'l, 't, 'a> Reader<'l, 't, 'a> {
     fn accept<T: 'static>(
         &mut self,
         key: &str,
-        item: &Item<'_>,
+        item: &TomlItem<'_>,
         value_type: &ValueType<T>,
         example: String,
     ) -> Option<At<T>> {
@@ -206,7 +206,7 @@ impl<'l, 't, 'a> Reader<'l, 't, 'a> {
         value
     }
 
-    fn not_a_table(&mut self, key: &str, item: &Item<'_>, hint: String) {
+    fn not_a_table(&mut self, key: &str, item: &TomlItem<'_>, hint: String) {
         let what = match item.get_ref() {
             DeValue::Table(_) => format!("{key}: a single table where there can be several"),
             _ => format!("{key}: {} is not a table", self.log.shown(item.span())),
@@ -221,7 +221,7 @@ impl<'l, 't, 'a> Reader<'l, 't, 'a> {
         self.log.error(self.line_of(item), what, Some(hint));
     }
 
-    fn line_of(&self, item: &Item<'_>) -> usize {
+    fn line_of(&self, item: &TomlItem<'_>) -> usize {
         self.log.line(item.span().start)
     }
 }

@@ -16,7 +16,7 @@ use mpt_proto::{cc, reorder, sched};
 use toml::de::DeTable;
 
 use super::model::{File, FileFormat, OriginalPeer, Path, Peer};
-use super::native::Usage;
+use super::native::UsageLimits;
 use super::problem::{Lines, ProblemLog};
 use super::reader::{NameGenerator, Reader};
 use super::tables::WireSettings;
@@ -310,7 +310,7 @@ fn path(table: &mut Reader<'_, '_, '_>, peer: &PeerContext<'_>, number: usize) -
     let remote = value_types::remote("192.168.10.2");
     let remote = if learned { table.read("remote", &remote) } else { table.require("remote", &remote) };
     let weight = table.read_or("weight", &value_types::integer("a share", 1..=10_000, 10), u64::from(defaults::WEIGHT));
-    let Usage { cap, role, limit } = usage(table, wire);
+    let UsageLimits { cap, role, limit } = usage(table, wire);
     let gateway = table.read("gateway", &value_types::host("192.168.10.254"));
     if let (Some(gateway), true, false) = (&gateway, learned, table.has("remote")) {
         let hint = "add the remote to which it is the next router, or leave gateway out".to_owned();
@@ -342,10 +342,10 @@ fn path(table: &mut Reader<'_, '_, '_>, peer: &PeerContext<'_>, number: usize) -
     })
 }
 
-fn usage(table: &mut Reader<'_, '_, '_>, wire: &WireSettings) -> Usage {
+fn usage(table: &mut Reader<'_, '_, '_>, wire: &WireSettings) -> UsageLimits {
     if wire.is(Mode::Plain) {
         native::refuse(table, &native::PATH);
-        return Usage::default();
+        return UsageLimits::default();
     }
-    Usage::read(table)
+    UsageLimits::read(table)
 }

@@ -14,7 +14,7 @@ use super::{defaults, native, value_types};
 pub const MAX_SERVERS: usize = 16;
 
 /// One `[[peer.server]]`.
-pub struct Server {
+pub struct PeerServer {
     name: At<String>,
     /// The mode with the server's key.
     pub protocol: At<Protocol>,
@@ -26,7 +26,7 @@ pub fn read(
     table: &mut Reader<'_, '_, '_>,
     port: u16,
     protocol: impl Fn(&mut Reader<'_, '_, '_>) -> Option<At<Protocol>>,
-) -> Vec<Server> {
+) -> Vec<PeerServer> {
     for key in ["public_key", "preshared_key", "preshared_key_file", "remote"] {
         table.refuse(key, "in a peer with servers", "move it into each [[peer.server]]");
     }
@@ -44,7 +44,7 @@ pub fn read(
             table.missing("remote is missing", "the server's address or name: remote = \"203.0.113.7\"".to_owned());
         }
         let (protocol, remotes) = (protocol(table), native::remotes(table, port));
-        Some(Server { name, protocol: protocol?, remotes: remotes? })
+        Some(PeerServer { name, protocol: protocol?, remotes: remotes? })
     });
     servers.into_iter().flatten().collect()
 }
@@ -61,7 +61,7 @@ pub fn standby(table: &mut Reader<'_, '_, '_>, has_servers: bool) -> usize {
 }
 
 /// Makes a peer of each server. `peer` has everything else; its paths have no remote address.
-pub fn expand(table: &mut Reader<'_, '_, '_>, peer: &Peer, servers: Vec<Server>, standby: usize) -> Vec<Peer> {
+pub fn expand(table: &mut Reader<'_, '_, '_>, peer: &Peer, servers: Vec<PeerServer>, standby: usize) -> Vec<Peer> {
     for path in &peer.paths {
         let (line, hint) = (path.line(), "leave it out: each [[peer.server]] has its address".to_owned());
         if path.remote.is_some() {
@@ -71,8 +71,8 @@ pub fn expand(table: &mut Reader<'_, '_, '_>, peer: &Peer, servers: Vec<Server>,
             table.log.error(path.name.line, "limit: not in a peer with servers".to_owned(), Some(hint));
         }
     }
-    let made = |server: Server| {
-        let Server { name, protocol, remotes } = server;
+    let made = |server: PeerServer| {
+        let PeerServer { name, protocol, remotes } = server;
         let address = remotes.addresses.first().copied();
         if let Some(path) = peer.paths.first().filter(|_| address.is_none()) {
             let hint = "name an address; or leave [[peer.path]] out, and paths over all interfaces follow".to_owned();

@@ -54,7 +54,7 @@ impl Forward {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsServer {
     /// Its address or name.
-    pub host: Host,
+    pub host: TlsHost,
     /// Its TCP port.
     pub port: u16,
     /// The path of the request.
@@ -65,7 +65,7 @@ pub struct TlsServer {
 
 /// The address or the name of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Host {
+pub enum TlsHost {
     /// An address.
     Address(IpAddr),
     /// A name, in lower case and without a final dot.
@@ -87,11 +87,11 @@ impl TlsServer {
     /// Returns host and port as in the field `Host` of HTTP.
     pub fn authority(&self) -> String {
         match (&self.host, self.port) {
-            (Host::Address(IpAddr::V6(v6)), TLS_PORT) => format!("[{v6}]"),
-            (Host::Address(ip), TLS_PORT) => ip.to_string(),
-            (Host::Address(ip), port) => SocketAddr::new(*ip, port).to_string(),
-            (Host::Name(name), TLS_PORT) => name.clone(),
-            (Host::Name(name), port) => format!("{name}:{port}"),
+            (TlsHost::Address(IpAddr::V6(v6)), TLS_PORT) => format!("[{v6}]"),
+            (TlsHost::Address(ip), TLS_PORT) => ip.to_string(),
+            (TlsHost::Address(ip), port) => SocketAddr::new(*ip, port).to_string(),
+            (TlsHost::Name(name), TLS_PORT) => name.clone(),
+            (TlsHost::Name(name), port) => format!("{name}:{port}"),
         }
     }
 }
@@ -99,13 +99,13 @@ impl TlsServer {
 impl fmt::Display for TlsServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.host {
-            Host::Address(ip) => write!(f, "{}", SocketAddr::new(*ip, self.port)),
-            Host::Name(name) => write!(f, "{name}:{}", self.port),
+            TlsHost::Address(ip) => write!(f, "{}", SocketAddr::new(*ip, self.port)),
+            TlsHost::Name(name) => write!(f, "{name}:{}", self.port),
         }
     }
 }
 
-impl fmt::Display for Host {
+impl fmt::Display for TlsHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(ip) => ip.fmt(f),

@@ -6,7 +6,7 @@ use super::model::File;
 use super::problem::ProblemLog;
 use super::reader::Reader;
 use super::tables::TLS_PORT;
-pub use super::tables::{Host, TlsListen, TlsServer};
+pub use super::tables::{TlsHost, TlsListen, TlsServer};
 use super::value_types::{self, ValueType, parse_endpoint, parse_name};
 use super::values::{At, Mode};
 
@@ -53,7 +53,7 @@ pub fn listen(top: &mut Reader<'_, '_, '_>) -> Option<TlsListen> {
 /// Checks what concerns other parts of the file.
 pub fn check(file: &File, log: &mut ProblemLog<'_>) {
     for server in file.peers.iter().flat_map(|peer| &peer.paths).filter_map(|path| path.tls.as_ref()) {
-        let Host::Address(ip) = server.host else { continue };
+        let TlsHost::Address(ip) = server.host else { continue };
         if let Some(net) = file.addresses.iter().find(|net| net.contains(&ip)) {
             let what = format!("tls: {ip} is inside the tunnel, whose address in line {} is {net}", net.line);
             log.error(server.line, what, Some("name the server's address outside of the tunnel".to_owned()));
@@ -78,8 +78,8 @@ fn server_type() -> ValueType<TlsServer> {
         };
         let address = parse_endpoint(authority).filter(|(ip, port)| value_types::is_host(*ip) && *port != Some(0));
         let (host, port) = match address {
-            Some((ip, port)) => (Host::Address(ip.to_canonical()), port),
-            None => parse_name(authority).map(|(name, port)| (Host::Name(name), port))?,
+            Some((ip, port)) => (TlsHost::Address(ip.to_canonical()), port),
+            None => parse_name(authority).map(|(name, port)| (TlsHost::Name(name), port))?,
         };
         Some(TlsServer { host, port: port.unwrap_or(TLS_PORT), path, certificate: None })
     })

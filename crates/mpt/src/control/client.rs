@@ -19,12 +19,12 @@ use crate::Failure;
 
 /// A connection to a running tunnel.
 #[derive(Debug)]
-pub struct Client {
+pub struct ControlClient {
     name: String,
     stream: BufReader<UnixStream>,
 }
 
-impl Client {
+impl ControlClient {
     /// Connects to the tunnel `name`, or to the only running one.
     ///
     /// # Errors
@@ -311,7 +311,7 @@ mod tests {
         let refused = waiting.last().unwrap().as_ref().unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::WouldBlock);
         assert!(is_listening(&path));
-        let failure = Client::open(&path, "mpt0").unwrap_err();
+        let failure = ControlClient::open(&path, "mpt0").unwrap_err();
         assert_eq!(failure.what, "the tunnel mpt0 accepts no connections");
     }
 

@@ -27,10 +27,10 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-pub use client::Client;
+pub use client::ControlClient;
 pub(crate) use lock::Lock;
 pub use protocol::{Action, Event, EventKind, Request, Response};
-pub use server::{ClientToken, Server};
+pub use server::{ClientToken, ControlServer};
 
 use crate::Failure;
 

@@ -1,11 +1,12 @@
 //! The server side: one file descriptor to wait for, from which requests are read, and responses to them.
 //!
-//! Nothing here blocks. [`Server`] can be registered with epoll: it becomes readable when a client has sent something.
-//! [`Server::handle_ready`] then returns at most one request per client, so that a client that sends without pause does
-//! not starve packet processing. There are at most [`MAX_CLIENTS`] connections; a new one replaces the oldest.
+//! Nothing here blocks. [`ControlServer`] can be registered with epoll: it becomes readable when a client has sent
+//! something. [`ControlServer::handle_ready`] then returns at most one request per client, so that a client that sends
+//! without pause does not starve packet processing. There are at most [`MAX_CLIENTS`] connections; a new one replaces
+//! the oldest.
 //!
-//! A tunnel has two servers. The second one, [`Server::bind_status`], takes requests that change nothing, from fewer
-//! privileges: `mpt web` uses it. Its clients cannot displace those of the first one.
+//! A tunnel has two servers. The second one, [`ControlServer::bind_status`], takes requests that change nothing, from
+//! fewer privileges: `mpt web` uses it. Its clients cannot displace those of the first one.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, Permissions};
@@ -35,7 +36,7 @@ pub struct ClientToken(u64);
 
 /// A tunnel's control socket, or its status socket. Dropping it removes the file.
 #[derive(Debug)]
-pub struct Server {
+pub struct ControlServer {
     epoll: Epoll,
     listener: UnixListener,
     /// A descriptor in reserve, to accept and close a connection when the process has no other left.
@@ -60,7 +61,7 @@ pub struct Server {
     connections: BTreeMap<ClientToken, ClientConnection>,
 }
 
-impl Server {
+impl ControlServer {
     /// Creates the socket of the tunnel `name` in `directory`, which is created if needed.
     ///
     /// # Errors
@@ -279,13 +280,13 @@ impl Server {
     }
 }
 
-impl AsFd for Server {
+impl AsFd for ControlServer {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
     }
 }
 
-impl Drop for Server {
+impl Drop for ControlServer {
     fn drop(&mut self) {
         if !self.leaves_file {
             // Clients detect a stale socket file when they connect.
@@ -353,9 +354,10 @@ mod tests {
     #[test]
     fn a_client_that_cannot_be_accepted_does_not_keep_the_event_loop_busy() {
         let folder = tempfile::tempdir().unwrap();
-        let mut server = Server::bind(&RunDir::at(folder.path()), "mpt0").unwrap();
+        let mut server = ControlServer::bind(&RunDir::at(folder.path()), "mpt0").unwrap();
         let _client = UnixStream::connect(folder.path().join("mpt0.sock")).unwrap();
-        let is_ready = |server: &Server| server.epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::ZERO) == Ok(1);
+        let is_ready =
+            |server: &ControlServer| server.epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::ZERO) == Ok(1);
         let start = Time::from_nanos(0);
         assert_eq!((server.poll(start), is_ready(&server)), (None, true));
         // As after a failure to accept it, even with the reserve.
@@ -370,11 +372,12 @@ mod tests {
     fn users_that_are_refused_again_and_again_do_not_keep_the_event_loop_busy() {
         let folder = tempfile::tempdir().unwrap();
         let run = RunDir::at(folder.path());
-        let mut server = Server::bind_status(&run, "mpt0", Uid::from_raw(0)).unwrap();
+        let mut server = ControlServer::bind_status(&run, "mpt0", Uid::from_raw(0)).unwrap();
         server.readers = Some(Vec::new());
         let mut clients: Vec<_> =
             (0..40).map(|_| UnixStream::connect(folder.path().join("mpt0.status")).unwrap()).collect();
-        let is_ready = |server: &Server| server.epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::ZERO) == Ok(1);
+        let is_ready =
+            |server: &ControlServer| server.epoll.wait(&mut [EpollEvent::empty()], EpollTimeout::ZERO) == Ok(1);
         let (mut now, mut iterations) = (Time::START, 0);
         while is_ready(&server) {
             assert!(server.handle_ready().is_empty() && server.connections.is_empty());

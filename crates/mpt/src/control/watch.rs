@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use super::client::{Client, MAX_RESPONSE, PAGE, TIMEOUT, response};
+use super::client::{ControlClient, MAX_RESPONSE, PAGE, TIMEOUT, response};
 use super::report::Report;
 use super::{Event, Request, Response, RunDir};
 use crate::Failure;
@@ -16,7 +16,7 @@ use crate::Failure;
 /// A connection that watches a tunnel.
 #[derive(Debug)]
 pub struct Watch {
-    client: Client,
+    client: ControlClient,
     interval: Duration,
     /// A line that has not arrived completely.
     line: Vec<u8>,
@@ -30,7 +30,7 @@ pub struct Watch {
 /// An item that a watched tunnel yields; its JSON is a line of `mpt watch --json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Item {
+pub enum WatchItem {
     /// Something happened.
     Event(Event),
     /// The state at present.
@@ -58,7 +58,7 @@ impl Watch {
     /// # Errors
     /// There is none or more than one, or this user has no access.
     pub fn start(directory: &RunDir, name: Option<&str>, interval: Duration) -> Result<Self, Failure> {
-        let mut client = Client::connect_status(directory, name)?;
+        let mut client = ControlClient::connect_status(directory, name)?;
         client.request(&Request::Watch {})?;
         Ok(Self { client, interval, line: Vec::new(), pages: None, last: None, due: Instant::now() })
     }
@@ -67,7 +67,7 @@ impl Watch {
     ///
     /// # Errors
     /// The tunnel has ended, or does not respond.
-    pub fn next_item(&mut self) -> Result<Item, Failure> {
+    pub fn next_item(&mut self) -> Result<WatchItem, Failure> {
         loop {
             if self.pages.is_none() && self.due <= Instant::now() {
                 self.request_page(Report::default())?;
@@ -80,13 +80,13 @@ impl Watch {
                 continue;
             };
             match response(&line) {
-                Ok(Response::Event(event)) => return Ok(Item::Event(event)),
-                Ok(Response::Lost { events }) => return Ok(Item::Lost { events }),
+                Ok(Response::Event(event)) => return Ok(WatchItem::Event(event)),
+                Ok(Response::Lost { events }) => return Ok(WatchItem::Lost { events }),
                 Ok(Response::Status(page)) => {
                     if let Some(report) = self.on_page(page)? {
                         let time_ms =
                             SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
-                        return Ok(Item::Sample(Sample { time_ms, report }));
+                        return Ok(WatchItem::Sample(Sample { time_ms, report }));
                     }
                 }
                 Ok(Response::Error { what, hint }) => return Err(Failure { what, hint }),

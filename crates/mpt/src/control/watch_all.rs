@@ -6,13 +6,13 @@ use std::thread;
 use std::time::Duration;
 
 use super::RunDir;
-use super::watch::{Item, Watch};
+use super::watch::{Watch, WatchItem};
 
 /// Something that happens to a watched tunnel.
 #[derive(Debug)]
 pub enum Change {
     /// The tunnel yields an item.
-    Item(Item),
+    Item(WatchItem),
     /// The tunnel does not respond, for this reason. Comes again while that lasts.
     Silent(String),
     /// The tunnel ended a day ago. Nothing follows.

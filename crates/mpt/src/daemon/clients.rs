@@ -5,11 +5,11 @@ use mpt_linux::reactor::Token;
 use mpt_proto::time::Time;
 
 use super::handshake_clock::since_1970;
-use super::peer_source::Source;
+use super::peer_source::PeerSourceClient;
 use super::{Daemon, LoopControl, STATUS};
 use crate::config::File;
 use crate::control::report::{Report, TunnelReport};
-use crate::control::{Event, EventKind, Request, Response, Server};
+use crate::control::{ControlServer, Event, EventKind, Request, Response};
 
 impl Daemon {
     pub(super) fn handle_requests(&mut self, now: Time, socket: Token) -> LoopControl {
@@ -29,7 +29,7 @@ impl Daemon {
         next
     }
 
-    fn server(&mut self, socket: Token) -> &mut Server {
+    fn server(&mut self, socket: Token) -> &mut ControlServer {
         if socket == STATUS { &mut self.status } else { &mut self.control }
     }
 
@@ -51,7 +51,7 @@ impl Daemon {
         let (uptime_s, uptime_us) = (now.as_nanos() / 1_000_000_000, now.as_nanos() / 1_000);
         let bypass_s = self.bypass_until.map(|until| until.since(now).as_secs());
         let busy_percent = self.processor.percent();
-        let peer_source = self.peer_source.as_ref().map(Source::report);
+        let peer_source = self.peer_source.as_ref().map(PeerSourceClient::report);
         let tunnel = self.tunnel_report.clone();
         let longest_turn_us = self.processor.longest_turn().as_micros() as u64;
         let peer_count = self.driver.endpoint.peers().len();

@@ -9,11 +9,12 @@
 //! The second process knows the path of the configuration from the start of the tunnel, and its requests name no other.
 //! It grants a tunnel that an attacker has taken over this much:
 //!
-//! - [`Request::Check`] and [`Request::Read`]: the present contents of the configuration and of the files that it
-//!   names, also what was added to them since the start;
-//! - [`Request::NameServers`]: the `dns` of the present configuration, as name servers of the host;
-//! - [`Request::Save`] and [`Request::Disable`], for a configuration directory of the original only: connections that
-//!   differ, are added, or are missing at the next start. The files contain nothing but what a connection has.
+//! - [`FileRequest::Check`] and [`FileRequest::Read`]: the present contents of the configuration and of the files that
+//!   it names, also what was added to them since the start;
+//! - [`FileRequest::NameServers`]: the `dns` of the present configuration, as name servers of the host;
+//! - [`FileRequest::Save`] and [`FileRequest::Disable`], for a configuration directory of the original only:
+//!   connections that differ, are added, or are missing at the next start. The files contain nothing but what a
+//!   connection has.
 //!
 //! When the tunnel ends, also by SIGKILL, this process restores the name servers.
 //!
@@ -41,7 +42,7 @@ use crate::Failure;
 use crate::config::model::FileFormat;
 use crate::config::{self, File, Problem};
 use crate::files::{Files, JSON_BYTES, Snapshot};
-use crate::legacy::model::Connection;
+use crate::legacy::model::ConnectionConfig;
 use crate::legacy::toml::Allowed;
 use crate::legacy::{folder, write};
 
@@ -69,7 +70,7 @@ struct Process {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-enum Request {
+enum FileRequest {
     /// Checks whether the configuration will be accessible.
     Check,
     /// Reads the configuration.
@@ -124,7 +125,7 @@ impl ConfigFiles {
     /// The system's error.
     pub(super) fn check(&mut self) -> io::Result<()> {
         match &mut self.process {
-            Some(process) => done(process.exchange(&Request::Check)?),
+            Some(process) => done(process.exchange(&FileRequest::Check)?),
             None => check(&self.path, self.format),
         }
     }
@@ -144,7 +145,7 @@ impl ConfigFiles {
             };
             return file.map_err(|problems| unusable(problems.into_iter().next().unwrap_or_default()));
         };
-        match process.exchange(&Request::Read).map_err(|error| unusable(error.to_string()))? {
+        match process.exchange(&FileRequest::Read).map_err(|error| unusable(error.to_string()))? {
             Reply::Files(snapshot, text) => {
                 let files = Files::of(snapshot);
                 let file = match text {
@@ -168,7 +169,7 @@ impl ConfigFiles {
             return Ok(());
         }
         match &mut self.process {
-            Some(process) => process.exchange(&Request::NameServers).and_then(done).map_err(what),
+            Some(process) => process.exchange(&FileRequest::NameServers).and_then(done).map_err(what),
             None if geteuid().is_root() => self.name_servers.set(file.interface.to_string(), name_servers::of(file)),
             None if file.dns.is_empty() || env::var_os(SET_BY_UNIT).is_some() => Ok(()),
             None => {
@@ -187,7 +188,7 @@ impl ConfigFiles {
         match &mut self.process {
             _ if file.dns.is_empty() || self.format == FileFormat::Original => Ok(()),
             Some(process) => {
-                let restored = process.exchange(&Request::FormerNameServers).and_then(done);
+                let restored = process.exchange(&FileRequest::FormerNameServers).and_then(done);
                 restored.map_err(|error| Failure::new(format!("cannot restore the name servers: {error}")))
             }
             None if geteuid().is_root() => self.name_servers.set(file.interface.to_string(), Vec::new()),
@@ -200,12 +201,12 @@ impl ConfigFiles {
     ///
     /// # Errors
     /// The system's error.
-    pub(super) fn save(&mut self, connection: Connection) -> io::Result<()> {
+    pub(super) fn save(&mut self, connection: ConnectionConfig) -> io::Result<()> {
         match &mut self.process {
             None => folder::save(&self.path, connection),
             Some(process) => {
                 let (file, text) = (connection.file.clone(), write::file(&connection));
-                done(process.exchange(&Request::Save { file, text })?)
+                done(process.exchange(&FileRequest::Save { file, text })?)
             }
         }
     }
@@ -217,7 +218,7 @@ impl ConfigFiles {
     pub(super) fn disable(&mut self, file: &str) -> io::Result<()> {
         match &mut self.process {
             None => folder::disable(&self.path, file),
-            Some(process) => done(process.exchange(&Request::Disable { file: file.to_owned() })?),
+            Some(process) => done(process.exchange(&FileRequest::Disable { file: file.to_owned() })?),
         }
     }
 }
@@ -243,7 +244,7 @@ impl Process {
         Self { child, stream: Some(stream), input: Zeroizing::default(), expected: HEADER, is_late: false }
     }
 
-    fn exchange(&mut self, request: &Request) -> io::Result<Reply> {
+    fn exchange(&mut self, request: &FileRequest) -> io::Result<Reply> {
         let deadline = Instant::now() + TIMEOUT;
         if self.is_late {
             self.receive(deadline)?;
@@ -353,8 +354,8 @@ pub fn serve(path: &Path, format: FileFormat, first: (String, Vec<IpAddr>)) -> R
         // The error would repeat text of the tunnel on a terminal of root.
         let request = serde_json::from_slice(&line).map_err(|_| failed(io::ErrorKind::InvalidData.into()))?;
         let reply = match request {
-            Request::NameServers => set_name_servers(&mut name_servers, first.take(), path),
-            Request::FormerNameServers => match name_servers.set(String::new(), Vec::new()) {
+            FileRequest::NameServers => set_name_servers(&mut name_servers, first.take(), path),
+            FileRequest::FormerNameServers => match name_servers.set(String::new(), Vec::new()) {
                 Ok(()) => Reply::Done,
                 Err(failure) => Reply::Failed(None, failure.what),
             },
@@ -373,15 +374,19 @@ pub fn serve(path: &Path, format: FileFormat, first: (String, Vec<IpAddr>)) -> R
     }
 }
 
-fn answer(path: &Path, format: FileFormat, request: Request) -> Reply {
+fn answer(path: &Path, format: FileFormat, request: FileRequest) -> Reply {
     let changed = match (request, format) {
-        (Request::Read, _) => return read(path, format),
-        (Request::Check, _) => check(path, format),
-        (Request::Save { file, text }, FileFormat::Original) if is_connection(&file) => save(path, file, &text),
-        (Request::Disable { file }, FileFormat::Original) if is_connection(&file) => folder::disable(path, &file),
-        (Request::NameServers | Request::FormerNameServers | Request::Save { .. } | Request::Disable { .. }, _) => {
-            Err(io::ErrorKind::InvalidInput.into())
-        }
+        (FileRequest::Read, _) => return read(path, format),
+        (FileRequest::Check, _) => check(path, format),
+        (FileRequest::Save { file, text }, FileFormat::Original) if is_connection(&file) => save(path, file, &text),
+        (FileRequest::Disable { file }, FileFormat::Original) if is_connection(&file) => folder::disable(path, &file),
+        (
+            FileRequest::NameServers
+            | FileRequest::FormerNameServers
+            | FileRequest::Save { .. }
+            | FileRequest::Disable { .. },
+            _,
+        ) => Err(io::ErrorKind::InvalidInput.into()),
     };
     changed.map_or_else(|error| Reply::Failed(error.raw_os_error(), error.to_string()), |()| Reply::Done)
 }
@@ -426,7 +431,7 @@ fn read(path: &Path, format: FileFormat) -> Reply {
 /// Parses `text` as a connection and writes that connection. Anything else in `text` is discarded.
 fn save(path: &Path, file: String, text: &str) -> io::Result<()> {
     let connection = folder::read(text).ok_or(io::ErrorKind::InvalidData)?;
-    folder::save(path, Connection { file, ..connection })
+    folder::save(path, ConnectionConfig { file, ..connection })
 }
 
 /// Returns true for the name of a file of a connection, which is in the directory of connections.
@@ -473,7 +478,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("connections")).unwrap();
         let save = |file: &str, text: &str, format| {
-            let reply = answer(folder.path(), format, Request::Save { file: file.into(), text: text.into() });
+            let reply = answer(folder.path(), format, FileRequest::Save { file: file.into(), text: text.into() });
             matches!(reply, Reply::Done)
         };
         let text = "[connection]\nip_ver = 4\nname = office\nip_remote = 10.77.0.3\n# * * * * * root sh\n";
@@ -501,10 +506,10 @@ mod tests {
         let error = process.receive(Instant::now() + Duration::from_millis(20)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
         theirs.write_all(&[&late[11..], &next].concat()).unwrap();
-        let Reply::Failed(None, what) = process.exchange(&Request::Check).unwrap() else { panic!("another reply") };
+        let Reply::Failed(None, what) = process.exchange(&FileRequest::Check).unwrap() else { panic!("another reply") };
         assert_eq!(what, "next");
         drop(theirs);
-        let ended = process.exchange(&Request::Check).map(drop).unwrap_err();
+        let ended = process.exchange(&FileRequest::Check).map(drop).unwrap_err();
         assert!(ended.to_string().contains("has ended"), "{ended}");
     }
 

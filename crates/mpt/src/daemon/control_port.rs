@@ -8,7 +8,9 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use mpt_linux::udp::DualStackSocket;
-use mpt_proto::legacy::control::{Accept, ControlChannel, ControlEvent, LegacyConnection, LegacyPath, Pair, Refused};
+use mpt_proto::legacy::control::{
+    Accept, AddressPair, ControlChannel, ControlEvent, LegacyConnection, LegacyPath, Refused,
+};
 use mpt_proto::legacy::wire::AuthKey;
 use mpt_proto::time::Time;
 use nix::net::if_::if_nametoindex;
@@ -108,7 +110,7 @@ impl ControlPort {
     ///
     /// # Errors
     /// The key is the public one, and that is not allowed.
-    pub fn create(&mut self, now: Time, pair: Pair, to: SocketAddr, text: &str) -> Result<(), Refused> {
+    pub fn create(&mut self, now: Time, pair: AddressPair, to: SocketAddr, text: &str) -> Result<(), Refused> {
         self.control.create(now, pair, to, text)
     }
 
@@ -151,8 +153,8 @@ impl AsFd for ControlPort {
 }
 
 /// Returns a connection's identifiers on the wire.
-pub fn pair(original: &OriginalPeer) -> Pair {
-    Pair { local: original.local, remote: original.remote }
+pub fn pair(original: &OriginalPeer) -> AddressPair {
+    AddressPair { local: original.local, remote: original.remote }
 }
 
 /// Returns a path's identifiers on the wire; `None` without a public address.

@@ -23,12 +23,12 @@ use crate::control::EventKind;
 use crate::control::report::Report;
 
 /// The names of peer and path.
-type Names = (String, String);
+type PeerAndPath = (String, String);
 
 /// The paths of a tunnel that have a limit.
 #[derive(Debug)]
 pub(super) struct Metering {
-    paths: BTreeMap<Names, Metered>,
+    paths: BTreeMap<PeerAndPath, Metered>,
     usage: UsageFile,
     writer: UsageWriter,
     /// The file has been read.
@@ -36,7 +36,7 @@ pub(super) struct Metering {
     /// The endpoint's last totals, by usage key.
     last_totals: BTreeMap<String, u64>,
     /// Paths that were taken down because their limit is used up.
-    stopped: BTreeSet<Names>,
+    stopped: BTreeSet<PeerAndPath>,
     next: Time,
     /// Time of the oldest change that is not saved.
     unsaved: Option<Time>,
@@ -152,7 +152,7 @@ impl Metering {
     }
 
     /// Gives a path its role, or takes it down, if that differs from its present use.
-    fn apply(&mut self, now: Time, endpoint: &mut Endpoint, names: &Names, path: &PathStatus, wanted: Use) {
+    fn apply(&mut self, now: Time, endpoint: &mut Endpoint, names: &PeerAndPath, path: &PathStatus, wanted: Use) {
         let (peer, name) = (names.0.as_str(), names.1.as_str());
         let is_down = path.state == PathState::Down(DownCause::Operator);
         let applied = match wanted {
@@ -258,7 +258,7 @@ enum Crossed {
 
 impl Crossed {
     /// Logs it, and returns the event.
-    fn report(self, (peer, path): &Names, metered: &Metered) -> EventKind {
+    fn report(self, (peer, path): &PeerAndPath, metered: &Metered) -> EventKind {
         let DataLimit { bytes: limit, beyond, .. } = metered.limit;
         let (peer, path) = (peer.clone(), path.clone());
         match self {

@@ -87,7 +87,7 @@ use crate::Failure;
 use crate::config::File;
 use crate::config::model::Mode;
 use crate::control::report::{self, TunnelReport};
-use crate::control::{EventKind, RunDir, Server};
+use crate::control::{ControlServer, EventKind, RunDir};
 use config_files::ConfigFiles;
 use control_port::ControlPort;
 use delegation::Delegation;
@@ -102,7 +102,7 @@ use names::Names;
 use path_changes::{PathChange, PathChanges};
 use path_tests::PendingTest;
 use peer_addresses::PeerAddresses;
-use peer_source::Source;
+use peer_source::PeerSourceClient;
 use pending::PendingCommand;
 use processor::ProcessorLoad;
 use qlog::Qlog;
@@ -135,8 +135,8 @@ pub fn run(file: &File, qlog: Option<&Path>) -> Result<(), Failure> {
     if !user::give_up_root(&run, &user::required_capabilities(file))? {
         config_files.access_directly();
     }
-    let control = Server::bind(&run, &file.interface)?;
-    let status = Server::bind_status(&run, &file.interface, user::status_reader().0)?;
+    let control = ControlServer::bind(&run, &file.interface)?;
+    let status = ControlServer::bind_status(&run, &file.interface, user::status_reader().0)?;
     let open = Opened {
         signals,
         control,
@@ -163,8 +163,8 @@ pub(crate) fn release_kept_interface() {
 /// The resources that are opened before the tunnel.
 struct Opened {
     signals: Signals,
-    control: Server,
-    status: Server,
+    control: ControlServer,
+    status: ControlServer,
     /// [`up`] reports an error, because its failure leaves an earlier kill switch where `mpt down` finds it.
     device: Result<CloneDevice, mpt_linux::Error>,
     /// The TUN device of the process before.
@@ -219,7 +219,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
     let (interfaces, metering) = (InterfaceSync::new(tun), Metering::open(&file));
     let handshake_clock = HandshakeClock::of(&file.interface);
     let peer_addresses = PeerAddresses::read(&file.interface);
-    let peer_source = Source::of(&file);
+    let peer_source = PeerSourceClient::of(&file);
     if peer_source.is_some() {
         driver.endpoint.ask_for_unknown_keys();
     }
@@ -310,7 +310,7 @@ struct Daemon {
     path_changes: PathChanges,
     handshake_clock: HandshakeClock,
     peer_addresses: PeerAddresses,
-    peer_source: Option<Source>,
+    peer_source: Option<PeerSourceClient>,
     signals: Signals,
     monitor: Monitor,
     table_monitor: Option<TableMonitor>,
@@ -319,9 +319,9 @@ struct Daemon {
     names: Names,
     tls: TlsPaths,
     config_files: ConfigFiles,
-    control: Server,
+    control: ControlServer,
     /// Takes requests that change nothing.
-    status: Server,
+    status: ControlServer,
     tunnel_report: TunnelReport,
     processor: ProcessorLoad,
     /// The state of the TUN device in netlink events. Events before it is up for the first time are ignored.

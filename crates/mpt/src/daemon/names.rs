@@ -23,13 +23,13 @@ use super::{Daemon, NAMES, name_servers, policy_routing};
 use crate::config::model::Peer;
 use crate::config::{File, is_host};
 use crate::control::report::Report;
-use crate::resolver::{Answer, Lookup, Resolver};
+use crate::resolver::{DnsAnswer, Lookup, Resolver};
 
 /// The names of all peers, and their addresses.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     resolver: Option<Resolver>,
-    hosts: BTreeMap<String, Host>,
+    hosts: BTreeMap<String, ResolvedName>,
     /// The resolvers from before the tunnel.
     resolvers: Vec<IpAddr>,
     /// Time of the next poll.
@@ -38,7 +38,7 @@ pub(super) struct Names {
 
 /// A name that is looked up.
 #[derive(Debug)]
-struct Host {
+struct ResolvedName {
     /// The last answer.
     answer: BTreeSet<IpAddr>,
     /// The addresses to use, in this order.
@@ -85,7 +85,7 @@ impl Names {
         for name in names {
             if !self.hosts.contains_key(name) {
                 tracing::info!(name, "looking up the address of a peer");
-                self.hosts.insert(name.clone(), Host::new(now));
+                self.hosts.insert(name.clone(), ResolvedName::new(now));
                 self.due = Some(now);
             }
         }
@@ -125,7 +125,7 @@ fn lookup(name: &str, file: &File, interfaces: &[String], before: &[IpAddr]) -> 
     }
 }
 
-impl Host {
+impl ResolvedName {
     fn new(now: Time) -> Self {
         let (answer, addresses) = (BTreeSet::new(), Vec::new());
         Self { answer, addresses, changed: now, is_pending: false, next: now, failed: None }
@@ -203,8 +203,8 @@ impl Daemon {
         self.names.due
     }
 
-    fn handle_answer(&mut self, now: Time, answer: Answer, status: &[PeerStatus]) -> bool {
-        let Answer { name, addresses } = answer;
+    fn handle_answer(&mut self, now: Time, answer: DnsAnswer, status: &[PeerStatus]) -> bool {
+        let DnsAnswer { name, addresses } = answer;
         let Some(host) = self.names.hosts.get_mut(&name) else { return false };
         host.is_pending = false;
         let is_usable = |ip: &IpAddr| {
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_shuffled_answer_changes_nothing_and_another_one_keeps_the_address_that_works_as_the_last() {
-        let mut host = Host::new(after(0));
+        let mut host = ResolvedName::new(after(0));
         assert!(host.on_answer(after(1), ips(&[1, 2]), None));
         assert!(!host.on_answer(after(2), ips(&[2, 1]), Some(ips(&[1])[0])));
         assert_eq!(host.addresses, ips(&[1, 2]));
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn each_address_of_a_silent_peer_is_tried_for_5_seconds() {
-        let mut host = Host::new(after(0));
+        let mut host = ResolvedName::new(after(0));
         host.on_answer(after(10), ips(&[1, 2, 3]), None);
         assert!(!host.try_next(after(14)));
         assert!(host.try_next(after(15)) && !host.try_next(after(19)) && host.try_next(after(20)));

@@ -8,7 +8,7 @@ use mpt_linux::netlink::Netlink;
 use mpt_proto::PeerError;
 use mpt_proto::config::PeerConfig;
 use mpt_proto::endpoint::Endpoint;
-use mpt_proto::legacy::control::{Code, ControlEvent, LegacyPath, Pair};
+use mpt_proto::legacy::control::{AddressPair, Code, ControlEvent, LegacyPath};
 use mpt_proto::peer::PathEvent;
 use mpt_proto::time::Time;
 
@@ -16,7 +16,7 @@ use super::{Daemon, control_port, pending, routes, setup};
 use crate::Failure;
 use crate::config::model::{At, Peer};
 use crate::config::{self, File, describe};
-use crate::legacy::model::Connection;
+use crate::legacy::model::ConnectionConfig;
 use crate::legacy::toml::{self, Allowed};
 use crate::legacy::{LegacySetup, merge, write};
 
@@ -143,7 +143,7 @@ impl Daemon {
     /// Applies a message of the peer to the paths that it names.
     fn each_path(
         &mut self,
-        pair: Pair,
+        pair: AddressPair,
         path: LegacyPath,
         mut apply: impl FnMut(&mut Endpoint, &str, &str) -> Result<(), PeerError>,
     ) {
@@ -156,21 +156,21 @@ impl Daemon {
         }
     }
 
-    pub(super) fn peer_of(&self, pair: Pair) -> Option<usize> {
+    pub(super) fn peer_of(&self, pair: AddressPair) -> Option<usize> {
         let is_it = |peer: &Peer| peer.original.as_ref().is_some_and(|o| control_port::pair(o) == pair);
         self.file.peers.iter().position(is_it)
     }
 
     /// Creates this host's side of a requested connection. Returns its description for the peer.
-    fn create_connection(&mut self, now: Time, pair: Pair, text: &str) -> Result<String, Code> {
-        let peer = Connection::from_message("peer", text).map_err(|_| Code::NO_CONNECTION)?;
+    fn create_connection(&mut self, now: Time, pair: AddressPair, text: &str) -> Result<String, Code> {
+        let peer = ConnectionConfig::from_message("peer", text).map_err(|_| Code::NO_CONNECTION)?;
         let interface = describe::interface(&self.file);
         let original = self.file.original.as_ref().ok_or(Code::NO_CONNECTION)?;
         let template = original.template.as_ref().ok_or(Code::NO_CONNECTION)?;
         let is_taken = |port: &u16| self.file.peers.iter().any(|peer| *peer.local_port == *port);
         let local_port =
             (template.local_port.max(1)..=u16::MAX).find(|port| !is_taken(port)).ok_or(Code::NO_CONNECTION)?;
-        let template = Connection { local_port, local_cmd_port: original.control_port, ..template.clone() };
+        let template = ConnectionConfig { local_port, local_cmd_port: original.control_port, ..template.clone() };
         let tunnel = interface.tunnels.last().ok_or(Code::NO_CONNECTION)?;
         let key = template.auth_key.clone();
         let connection = merge::for_peer(&template, &peer, tunnel, key)?;
@@ -187,10 +187,10 @@ impl Daemon {
     }
 
     /// Updates our side of a connection with the peer's answer.
-    fn apply_answer(&mut self, now: Time, pair: Pair, text: &str) -> Result<(), Failure> {
+    fn apply_answer(&mut self, now: Time, pair: AddressPair, text: &str) -> Result<(), Failure> {
         let index = self.peer_of(pair).ok_or_else(|| Failure::new("the connection was removed meanwhile"))?;
         let own = describe::connection(&self.file, &self.file.peers[index]);
-        let answer = Connection::from_message("the peer's answer", text).ok();
+        let answer = ConnectionConfig::from_message("the peer's answer", text).ok();
         let both = own.zip(answer).and_then(|(own, answer)| merge::with_answer(&own, &answer).ok());
         let both = both.ok_or_else(|| Failure::new("the peer's answer does not describe this connection"))?;
         let before = self.remove_peer(now, index);
@@ -208,9 +208,9 @@ impl Daemon {
     }
 
     /// Adds a connection as a peer that is parsed and checked like one from a file.
-    fn add_connection(&mut self, now: Time, connection: Connection) -> Result<(), Failure> {
+    fn add_connection(&mut self, now: Time, connection: ConnectionConfig) -> Result<(), Failure> {
         let name = free_name(&connection, &self.file.peers);
-        let (mut peer, routes) = self.parse_connection(Connection { name, ..connection })?;
+        let (mut peer, routes) = self.parse_connection(ConnectionConfig { name, ..connection })?;
         if let Some(original) = &mut peer.original {
             original.created = true;
         }
@@ -230,7 +230,7 @@ impl Daemon {
     }
 
     /// Rejects networks that overlap with a network of another peer. A peer with the default network does not count.
-    fn check_overlap(&self, connection: &Connection) -> Result<(), Failure> {
+    fn check_overlap(&self, connection: &ConnectionConfig) -> Result<(), Failure> {
         let (peer, _) = self.parse_connection(connection.clone())?;
         let all = self.file.peers.iter().flat_map(|peer| &peer.networks).map(|net| net.value);
         let all: Vec<IpNet> = all.filter(|net| net.prefix_len() > 0).collect();
@@ -242,7 +242,7 @@ impl Daemon {
     }
 
     /// Converts a connection to a peer and its routes.
-    pub(super) fn parse_connection(&self, connection: Connection) -> Result<(Peer, Vec<At<IpNet>>), Failure> {
+    pub(super) fn parse_connection(&self, connection: ConnectionConfig) -> Result<(Peer, Vec<At<IpNet>>), Failure> {
         let interface = describe::interface(&self.file);
         let setup = LegacySetup { interface, connections: vec![connection], template: None, notes: Vec::new() };
         let text = toml::write(&setup, Allowed::default(), None).text;
@@ -253,7 +253,7 @@ impl Daemon {
 }
 
 /// Returns the connection's name, truncated to the limit for peers, or that of its file if another peer has the name.
-fn free_name(connection: &Connection, peers: &[Peer]) -> String {
+fn free_name(connection: &ConnectionConfig, peers: &[Peer]) -> String {
     let own = toml::peer_name(&connection.name);
     match peers.iter().any(|peer| *peer.name == own) {
         true => connection.file.trim_end_matches(".conf").to_owned(),
@@ -275,8 +275,10 @@ mod tests {
     fn names_with_a_common_truncation_become_unique() {
         let named = |end: &str| format!("the_boat_of_the_harbour_master_{end}");
         let text = format!("[connection]\nip_ver = 4\nname = {}\nip_remote = 10.77.0.3\n", named("second"));
-        let second =
-            Connection { file: "peer_10_77_0_3.conf".into(), ..Connection::from_message("peer", &text).unwrap() };
+        let second = ConnectionConfig {
+            file: "peer_10_77_0_3.conf".into(),
+            ..ConnectionConfig::from_message("peer", &text).unwrap()
+        };
         let own = toml::peer_name(&named("second"));
         assert_eq!((own.clone(), own.len()), (toml::peer_name(&named("several")), 32));
         assert_eq!(free_name(&second, &[]), own);

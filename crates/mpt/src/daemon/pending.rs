@@ -1,6 +1,6 @@
 //! Commands that wait for peers that run the original: the creation of a connection, and status changes of paths.
 
-use mpt_proto::legacy::control::{Code, LegacyPath, Pair};
+use mpt_proto::legacy::control::{AddressPair, Code, LegacyPath};
 
 use super::{Daemon, control_port};
 use crate::Failure;
@@ -16,7 +16,7 @@ pub(super) struct PendingCommand {
 }
 
 /// An exchange: the creation of a connection, or the status change of one of its paths.
-pub(super) type Awaited = (Pair, Option<LegacyPath>);
+pub(super) type Awaited = (AddressPair, Option<LegacyPath>);
 
 impl Daemon {
     /// Responds to a client when these exchanges have ended.
@@ -47,7 +47,7 @@ impl Daemon {
     }
 
     /// As [`Self::end_exchange`], for all exchanges with a peer that was removed.
-    pub(super) fn end_exchanges_of(&mut self, pair: Pair) {
+    pub(super) fn end_exchanges_of(&mut self, pair: AddressPair) {
         let gone = Failure::new("the connection ended before the peer answered");
         self.end_exchanges(|(of, _)| *of == pair, &Err(gone));
     }

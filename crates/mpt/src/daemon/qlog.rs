@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use mpt_proto::endpoint::Endpoint;
 use mpt_proto::time::Time;
 use mpt_proto::trace::TraceRecord;
-use mpt_proto::trace::qlog::{self, Header};
+use mpt_proto::trace::qlog::{self, QlogHeader};
 
 use crate::config::model::Mode;
 use crate::{Failure, config};
@@ -123,7 +123,7 @@ impl Qlog {
         let file = OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY).open(&path)?;
         let (mut file, mut text) = (BufWriter::new(file), String::new());
         let title = format!("{} to {peer}", self.tunnel);
-        let header = Header { title: &title, vantage_point: &self.tunnel, wall_clock: Some(self.epoch) };
+        let header = QlogHeader { title: &title, vantage_point: &self.tunnel, wall_clock: Some(self.epoch) };
         qlog::write_header(&mut text, &header);
         file.write_all(text.as_bytes())?;
         file.flush()?;

@@ -34,7 +34,7 @@ use crate::Failure;
 use crate::config::model::{File, Mode, Path, Peer};
 use crate::config::tls::TlsServer;
 use crate::random;
-use crate::tls::client::Target;
+use crate::tls::client::TlsTarget;
 
 /// Opens the tunnel, with the TUN device of the process before if there is one.
 ///
@@ -211,7 +211,7 @@ impl Sockets {
             ..SocketSpec::default()
         };
         let opened = Link::listen(id, spec).map_err(|error| cannot_open(file, path, error)).and_then(|link| {
-            let target = Target {
+            let target = TlsTarget {
                 server: server.clone(),
                 interface: path.interface.as_deref().cloned(),
                 mark: policy_routing::mark(file),

@@ -19,7 +19,7 @@ use crate::Failure;
 use crate::config::File;
 use crate::config::tls::TlsListen;
 use crate::tls::certificate::{self, Identity};
-use crate::tls::listen::Start;
+use crate::tls::listen::TlsStart;
 use crate::tls::set_congestion_control;
 
 /// The open socket, and the data for the process.
@@ -45,7 +45,7 @@ impl TlsHelper {
         let fingerprint = identity.fingerprint().map(|own| certificate::hex(&own)).unwrap_or_default();
         let address = listener.local_addr().map_or_else(|_| tls.listen.to_string(), |address| address.to_string());
         tracing::info!(address, tls_certificate = fingerprint, "listening for paths over TLS");
-        let start = Start { chain: identity.chain, key: identity.key, path: tls.path.clone(), port: *file.port };
+        let start = TlsStart { chain: identity.chain, key: identity.key, path: tls.path.clone(), port: *file.port };
         let mut start = Zeroizing::new(serde_json::to_vec(&start).map_err(|error| Failure::new(error.to_string()))?);
         start.push(b'\n');
         Ok(Some(Self { listener, start }))

@@ -20,9 +20,9 @@ use mpt_proto::time::Time;
 
 use super::{Daemon, TLS};
 use crate::Failure;
-use crate::config::tls::{Host, TlsServer};
+use crate::config::tls::{TlsHost, TlsServer};
 use crate::control::report::{Report, TlsReport};
-use crate::tls::client::{Client, Event, Target};
+use crate::tls::client::{TlsClient, TlsEvent, TlsTarget};
 use crate::tls::listen::is_relay;
 
 /// All paths over TLS.
@@ -40,7 +40,7 @@ pub struct TlsPath {
     name: String,
     link: LinkId,
     server: TlsServer,
-    client: Client,
+    client: TlsClient,
     /// The address of the server, while connected.
     address: Option<SocketAddr>,
     plan: Plan,
@@ -49,7 +49,7 @@ pub struct TlsPath {
 /// When to connect and disconnect.
 #[derive(Debug, Default)]
 struct Plan {
-    state: State,
+    state: TlsConnectionState,
     /// Time since which no UDP path answers.
     silent_since: Option<Time>,
     /// Time since which one does.
@@ -61,7 +61,7 @@ struct Plan {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum TlsConnectionState {
     #[default]
     Idle,
     Connecting,
@@ -73,7 +73,7 @@ enum State {
 
 /// The step that the plan requires now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum ConnectionStep {
     Wait,
     Connect,
     Close,
@@ -84,9 +84,9 @@ impl TlsPath {
     ///
     /// # Errors
     /// The system refused it.
-    pub fn start(peer: &str, name: &str, local: SocketAddr, link: LinkId, target: Target) -> io::Result<Self> {
+    pub fn start(peer: &str, name: &str, local: SocketAddr, link: LinkId, target: TlsTarget) -> io::Result<Self> {
         let server = target.server.clone();
-        let client = Client::start(target, local)?;
+        let client = TlsClient::start(target, local)?;
         let (peer, name) = (peer.to_owned(), name.to_owned());
         Ok(Self { peer, name, link, server, client, address: None, plan: Plan::default() })
     }
@@ -99,7 +99,7 @@ impl TlsPath {
 
 impl Plan {
     /// Returns the step that is due. `answers` if a UDP path does; `disabled` if the operator has taken this path down.
-    fn step(&mut self, now: Time, answers: bool, disabled: bool) -> Step {
+    fn step(&mut self, now: Time, answers: bool, disabled: bool) -> ConnectionStep {
         if answers {
             (self.silent_since, self.answered_since) = (None, self.answered_since.or(Some(now)));
         } else {
@@ -107,30 +107,30 @@ impl Plan {
         }
         let is_due = self.deadline().is_some_and(|deadline| deadline <= now);
         match self.state {
-            State::Idle if is_due && !disabled => {
-                self.state = State::Connecting;
-                Step::Connect
+            TlsConnectionState::Idle if is_due && !disabled => {
+                self.state = TlsConnectionState::Connecting;
+                ConnectionStep::Connect
             }
-            State::Connected { .. } if is_due || disabled => {
-                self.state = State::Closing;
-                Step::Close
+            TlsConnectionState::Connected { .. } if is_due || disabled => {
+                self.state = TlsConnectionState::Closing;
+                ConnectionStep::Close
             }
-            _ => Step::Wait,
+            _ => ConnectionStep::Wait,
         }
     }
 
     /// Returns the time of the next step, unless something happens before.
     fn deadline(&self) -> Option<Time> {
         match self.state {
-            State::Idle => self.silent_since.map(|since| (since + SILENCE).max(self.retry)),
-            State::Connected { .. } => self.answered_since.map(|since| since + LINGER),
-            State::Connecting | State::Closing => None,
+            TlsConnectionState::Idle => self.silent_since.map(|since| (since + SILENCE).max(self.retry)),
+            TlsConnectionState::Connected { .. } => self.answered_since.map(|since| since + LINGER),
+            TlsConnectionState::Connecting | TlsConnectionState::Closing => None,
         }
     }
 
     /// An attempt failed. Waits twice as long after each.
     fn on_failed(&mut self, now: Time) {
-        self.state = State::Idle;
+        self.state = TlsConnectionState::Idle;
         self.retry = now + (FIRST_RETRY * 2_u32.saturating_pow(self.failures)).min(LAST_RETRY);
         self.failures = (self.failures + 1).min(16);
     }
@@ -156,8 +156,8 @@ impl TlsPaths {
             for path in &mut peer.paths {
                 if let Some(own) = self.paths.iter().find(|own| own.peer == peer.name && own.name == path.name) {
                     let connected_s = match own.plan.state {
-                        State::Connected { since } => Some(now.since(since).as_secs()),
-                        State::Idle | State::Connecting | State::Closing => None,
+                        TlsConnectionState::Connected { since } => Some(now.since(since).as_secs()),
+                        TlsConnectionState::Idle | TlsConnectionState::Connecting | TlsConnectionState::Closing => None,
                     };
                     path.tls = Some(TlsReport { connected_s, dropped_packets: Some(own.client.dropped()) });
                     path.remote = own.address.map_or_else(|| own.server.to_string(), |address| address.to_string());
@@ -213,14 +213,14 @@ impl Daemon {
             }
             let (answers, disabled) = states(&self.driver.endpoint, path, &links);
             match path.plan.step(now, answers, disabled) {
-                Step::Wait => {}
-                Step::Connect => {
+                ConnectionStep::Wait => {}
+                ConnectionStep::Connect => {
                     let (peer, name, server) = (&path.peer, &path.name, path.server.to_string());
                     tracing::info!(peer, path = name, server, "no UDP path answers: connecting over TLS");
-                    let host = if let Host::Name(name) = &path.server.host { name } else { "" };
+                    let host = if let TlsHost::Name(name) = &path.server.host { name } else { "" };
                     path.client.connect(self.lookup(host));
                 }
-                Step::Close => {
+                ConnectionStep::Close => {
                     path.on_left(now, "not needed any more", &mut self.driver.endpoint);
                     path.client.close();
                 }
@@ -234,25 +234,25 @@ impl Daemon {
 }
 
 impl TlsPath {
-    fn on_event(&mut self, now: Time, event: Event, endpoint: &mut Endpoint) {
+    fn on_event(&mut self, now: Time, event: TlsEvent, endpoint: &mut Endpoint) {
         let (peer, path, server) = (&self.peer, &self.name, self.server.to_string());
         match event {
-            Event::Connected(address) => {
+            TlsEvent::Connected(address) => {
                 (self.plan.state, self.plan.failures, self.address) =
-                    (State::Connected { since: now }, 0, Some(address));
+                    (TlsConnectionState::Connected { since: now }, 0, Some(address));
                 endpoint.handle_carrier(now, self.link, true);
                 tracing::info!(peer, path, server, %address, "connected over TLS");
             }
-            Event::Refused(why, hint) => {
+            TlsEvent::Refused(why, hint) => {
                 self.plan.on_failed(now);
                 let next_s = self.plan.retry.since(now).as_secs();
                 tracing::warn!(peer, path, server, next_s, "cannot connect over TLS: {why}; hint: {hint}");
             }
-            Event::Ended(why) => {
+            TlsEvent::Ended(why) => {
                 self.on_left(now, &why, endpoint);
                 self.plan.on_failed(now);
             }
-            Event::Closed => self.plan.state = State::Idle,
+            TlsEvent::Closed => self.plan.state = TlsConnectionState::Idle,
         }
     }
 
@@ -295,15 +295,15 @@ mod tests {
     #[test]
     fn tls_is_connected_after_five_seconds_of_silence_and_left_after_thirty_of_answers() {
         let mut plan = Plan::default();
-        assert_eq!((plan.step(at(1), false, false), plan.deadline()), (Step::Wait, Some(at(6))));
-        assert_eq!(plan.step(at(3), true, false), Step::Wait, "UDP answers in time");
-        assert_eq!((plan.step(at(4), false, false), plan.deadline()), (Step::Wait, Some(at(9))));
-        assert_eq!((plan.step(at(9), false, false), plan.deadline()), (Step::Connect, None));
-        plan.state = State::Connected { since: at(10) };
-        assert_eq!((plan.step(at(20), true, false), plan.deadline()), (Step::Wait, Some(at(50))));
-        assert_eq!(plan.step(at(49), false, false), Step::Wait, "UDP failed again");
-        assert_eq!(plan.step(at(52), true, false), Step::Wait);
-        assert_eq!((plan.step(at(82), true, false), plan.deadline()), (Step::Close, None));
+        assert_eq!((plan.step(at(1), false, false), plan.deadline()), (ConnectionStep::Wait, Some(at(6))));
+        assert_eq!(plan.step(at(3), true, false), ConnectionStep::Wait, "UDP answers in time");
+        assert_eq!((plan.step(at(4), false, false), plan.deadline()), (ConnectionStep::Wait, Some(at(9))));
+        assert_eq!((plan.step(at(9), false, false), plan.deadline()), (ConnectionStep::Connect, None));
+        plan.state = TlsConnectionState::Connected { since: at(10) };
+        assert_eq!((plan.step(at(20), true, false), plan.deadline()), (ConnectionStep::Wait, Some(at(50))));
+        assert_eq!(plan.step(at(49), false, false), ConnectionStep::Wait, "UDP failed again");
+        assert_eq!(plan.step(at(52), true, false), ConnectionStep::Wait);
+        assert_eq!((plan.step(at(82), true, false), plan.deadline()), (ConnectionStep::Close, None));
     }
 
     #[test]
@@ -312,7 +312,7 @@ mod tests {
         plan.step(now, false, false);
         for wait in [5, 10, 20, 40, 60, 60] {
             now = plan.deadline().unwrap();
-            assert_eq!(plan.step(now, false, false), Step::Connect);
+            assert_eq!(plan.step(now, false, false), ConnectionStep::Connect);
             plan.on_failed(now);
             assert_eq!(plan.deadline(), Some(now + Duration::from_secs(wait)));
         }
@@ -322,8 +322,8 @@ mod tests {
     fn a_path_that_is_taken_down_is_not_connected_and_is_left() {
         let mut plan = Plan::default();
         plan.step(at(1), false, true);
-        assert_eq!(plan.step(at(9), false, true), Step::Wait);
-        plan.state = State::Connected { since: at(10) };
-        assert_eq!(plan.step(at(11), false, true), Step::Close);
+        assert_eq!(plan.step(at(9), false, true), ConnectionStep::Wait);
+        plan.state = TlsConnectionState::Connected { since: at(10) };
+        assert_eq!(plan.step(at(11), false, true), ConnectionStep::Close);
     }
 }

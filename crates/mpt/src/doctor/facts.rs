@@ -21,22 +21,22 @@ pub struct Facts {
     pub interface: String,
     pub config: Config,
     pub control: Control,
-    pub host: Host,
-    pub network: Network,
+    pub host: HostFacts,
+    pub network: NetworkFacts,
     pub firewall: Firewall,
     /// Addresses of paths that are not up, and the effect of a datagram to each.
     pub ports: Vec<Port>,
     /// Names of peers, and whether they resolve.
     pub names: Vec<(String, Result<(), String>)>,
     /// The wait for each source.
-    pub waits: BTreeMap<Source, Wait>,
+    pub waits: BTreeMap<FactSource, Wait>,
     /// The time that all of them took: most are queried at the same time.
     pub time: Duration,
 }
 
 /// A source of facts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Source {
+pub enum FactSource {
     Control,
     Files,
     Host,
@@ -77,7 +77,7 @@ pub enum Control {
 
 /// Facts from `/proc`, `/sys` and folders.
 #[derive(Debug, Default)]
-pub struct Host {
+pub struct HostFacts {
     /// The kernel's release.
     pub kernel: Option<String>,
     /// `rp_filter` by interface, with `all`.
@@ -115,7 +115,7 @@ pub struct Socket {
 
 /// Facts from netlink.
 #[derive(Debug, Default)]
-pub struct Network {
+pub struct NetworkFacts {
     pub links: Vec<Link>,
     pub addresses: Vec<(u32, Prefix)>,
     /// Routing rules with the length of the source prefix that they match.

@@ -7,13 +7,13 @@ use std::{fs, thread};
 
 use nix::unistd::geteuid;
 
-use super::Target;
-use super::facts::{Config, Control, Facts, Network, Source, Wait};
+use super::CheckedTunnel;
+use super::facts::{Config, Control, FactSource, Facts, NetworkFacts, Wait};
 use super::sources::{control, files, firewall, host, names, network, ports};
 use crate::config::model::HostName;
 
 /// Gathers all facts about a tunnel. Takes at most three times [`LIMIT`].
-pub fn gather(target: &Target) -> Facts {
+pub fn gather(target: &CheckedTunnel) -> Facts {
     let start = Instant::now();
     let mut facts = Facts { is_root: geteuid().is_root(), ..Facts::default() };
     if let Some(file) = &target.file {
@@ -28,7 +28,7 @@ pub fn gather(target: &Target) -> Facts {
 }
 
 fn read_config(facts: &mut Facts, path: PathBuf) {
-    if let Some(config) = facts.finish(Source::Files, Running::start(move || files::read(&path))) {
+    if let Some(config) = facts.finish(FactSource::Files, Running::start(move || files::read(&path))) {
         facts.config = config;
     }
 }
@@ -37,7 +37,7 @@ fn read_config(facts: &mut Facts, path: PathBuf) {
 fn query_tunnel(facts: &mut Facts) {
     let name = facts.interface.clone();
     let running = Running::start(move || control::query(&name));
-    facts.control = facts.finish(Source::Control, running).unwrap_or(Control::Silent);
+    facts.control = facts.finish(FactSource::Control, running).unwrap_or(Control::Silent);
     if let (Config::Absent, Some(report)) = (&facts.config, facts.report()) {
         let (pid, path) = (report.tunnel.pid, PathBuf::from(&report.tunnel.config));
         // A relative path is relative to the directory of the daemon.
@@ -47,9 +47,9 @@ fn query_tunnel(facts: &mut Facts) {
 }
 
 fn query_host(facts: &mut Facts) {
-    let about = host::About::of(facts);
+    let about = host::HostQuery::of(facts);
     let host = Running::start(move || host::read(&about));
-    let about = network::About::of(facts);
+    let about = network::NetworkQuery::of(facts);
     let network = Running::start(move || network::read(&about));
     let name = facts.interface.clone();
     let firewall = Running::start(move || firewall::read(&name));
@@ -58,18 +58,18 @@ fn query_host(facts: &mut Facts) {
     let wanted: Vec<HostName> = names::of(facts);
     let looked_up: Vec<_> = wanted.into_iter().map(|name| names::start(name, facts)).collect();
 
-    facts.host = facts.finish(Source::Host, host).unwrap_or_default();
-    facts.network = match facts.finish(Source::Network, network) {
+    facts.host = facts.finish(FactSource::Host, host).unwrap_or_default();
+    facts.network = match facts.finish(FactSource::Network, network) {
         Some(Ok(network)) => network,
         Some(Err(_)) | None => {
-            facts.waits.entry(Source::Network).and_modify(|wait| wait.answered = false);
-            Network::default()
+            facts.waits.entry(FactSource::Network).and_modify(|wait| wait.answered = false);
+            NetworkFacts::default()
         }
     };
-    facts.firewall = facts.finish(Source::Firewall, firewall).unwrap_or_default();
-    facts.ports = facts.finish(Source::Ports, ports).unwrap_or_default();
+    facts.firewall = facts.finish(FactSource::Firewall, firewall).unwrap_or_default();
+    facts.ports = facts.finish(FactSource::Ports, ports).unwrap_or_default();
     for (name, running) in looked_up {
-        let answer = facts.finish(Source::Names, running);
+        let answer = facts.finish(FactSource::Names, running);
         let silence = || Err(format!("no resolver answered within {} s", LIMIT.as_secs()));
         facts.names.push((name, answer.unwrap_or_else(silence)));
     }
@@ -77,7 +77,7 @@ fn query_host(facts: &mut Facts) {
 
 impl Facts {
     /// Waits for a source until its limit, and records the wait.
-    fn finish<T>(&mut self, source: Source, running: Running<T>) -> Option<T> {
+    fn finish<T>(&mut self, source: FactSource, running: Running<T>) -> Option<T> {
         let (value, time) = running.finish();
         self.waits.insert(source, Wait { time, answered: value.is_some() });
         value
@@ -121,10 +121,10 @@ mod tests {
         let (_end, hung) = mpsc::channel::<()>();
         let mut facts = Facts::default();
         let running = Running::start(move || hung.recv());
-        assert!(facts.finish(Source::Host, running).is_none());
-        let wait = facts.waits[&Source::Host];
+        assert!(facts.finish(FactSource::Host, running).is_none());
+        let wait = facts.waits[&FactSource::Host];
         assert!(!wait.answered && wait.time >= LIMIT);
-        assert_eq!(facts.finish(Source::Files, Running::start(|| 7)), Some(7));
-        assert!(facts.waits[&Source::Files].answered);
+        assert_eq!(facts.finish(FactSource::Files, Running::start(|| 7)), Some(7));
+        assert!(facts.waits[&FactSource::Files].answered);
     }
 }

@@ -26,7 +26,7 @@ use render::{Checked, Verdict};
 
 /// The tunnel to check.
 #[derive(Clone, Debug)]
-struct Target {
+struct CheckedTunnel {
     interface: Option<String>,
     file: Option<PathBuf>,
 }
@@ -36,7 +36,7 @@ struct Target {
 /// # Errors
 /// A check failed, or the tunnel cannot be selected.
 pub fn run(target: Option<&str>, json: bool, bundle: Option<&Path>) -> Result<(), Failure> {
-    let facts = gather::gather(&Target::select(target)?);
+    let facts = gather::gather(&CheckedTunnel::select(target)?);
     let checked = Checked::of(&facts);
     if !facts.is_root {
         eprintln!("warning: not root: checks of the firewall, the configuration and the tunnel may be skipped");
@@ -53,7 +53,7 @@ pub fn run(target: Option<&str>, json: bool, bundle: Option<&Path>) -> Result<()
     }
 }
 
-impl Target {
+impl CheckedTunnel {
     /// Takes a name with a slash or the ending `.toml` for a file, any other for an interface. Without a name, that is
     /// the only running tunnel, or else the only one that is configured or has left a socket.
     fn select(name: Option<&str>) -> Result<Self, Failure> {

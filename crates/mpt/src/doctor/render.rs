@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::checks::{CHECKS, Check, Finding, Severity};
-use super::facts::{Config, Facts, Source};
+use super::checks::{CHECKS, Check, Finding, FindingSeverity};
+use super::facts::{Config, FactSource, Facts};
 
 /// The results of all checks.
 #[derive(Debug, Serialize)]
@@ -103,7 +103,8 @@ fn result(check: &Check, facts: &Facts) -> Result {
     let wait = facts.waits.get(&check.source);
     let waited_ms = wait.map_or(0, |wait| milliseconds(wait.time));
     // Silence of the control socket or of a resolver is itself a finding. Other facts are then not known.
-    let is_known = wait.is_none_or(|wait| wait.answered) || matches!(check.source, Source::Control | Source::Names);
+    let is_known =
+        wait.is_none_or(|wait| wait.answered) || matches!(check.source, FactSource::Control | FactSource::Names);
     let outcome = if is_known { (check.run)(facts) } else { None };
     let (result, why) = match &outcome {
         Some(findings) => (worst(findings), None),
@@ -115,7 +116,7 @@ fn result(check: &Check, facts: &Facts) -> Result {
 
 fn worst(findings: &[Finding]) -> Verdict {
     let has = |severity| findings.iter().any(|finding| finding.severity == severity);
-    match (has(Severity::Failed), has(Severity::Warning)) {
+    match (has(FindingSeverity::Failed), has(FindingSeverity::Warning)) {
         (true, _) => Verdict::Failed,
         (_, true) => Verdict::Warning,
         _ => Verdict::Ok,

@@ -20,8 +20,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use zeroize::Zeroizing;
 
-use super::answer::{Answer, Joined, Refusal};
-use super::listen::{Ready, Start, TOKEN_AND_KEY_LEN};
+use super::answer::{EnrolmentAnswer, EnrolmentRefusal, Joined};
+use super::listen::{EnrolmentStart, Ready, TOKEN_AND_KEY_LEN};
 use super::manifest::{Manifest, Step};
 use super::state::{self, Readers, ServerState, StateFolder, cannot};
 use super::tokens::{self, Record, Right, Used};
@@ -29,7 +29,7 @@ use super::{Name, pool, server};
 use crate::Failure;
 use crate::config;
 use crate::config::model::File;
-use crate::control::{Client, Lock, Request, RunDir};
+use crate::control::{ControlClient, Lock, Request, RunDir};
 use crate::daemon::service::Service;
 
 /// Admits sites until no token is left.
@@ -45,7 +45,7 @@ pub fn run(name: &Name) -> Result<(), Failure> {
         Failure::new(format!("mpt enroll {name} runs already"))
             .hint("it admits the sites of all lines; nothing is left to do")
     })?;
-    let (watch, service) = (Watch::open(&state)?, Service::from_env());
+    let (watch, service) = (TokenWatch::open(&state)?, Service::from_env());
     if last_end(&state)?.is_none() {
         // At most boots of a server this is so. The manager regards the start as successful.
         service.ready();
@@ -58,8 +58,8 @@ pub fn run(name: &Name) -> Result<(), Failure> {
     eprintln!("{name}: waiting for sites on TCP port {}", server.port);
     while let Some(end) = last_end(&state)? {
         match wait(&listener, &watch, end) {
-            Event::Request => listener.serve(&state, &server)?,
-            Event::Other => watch.drain(),
+            AdmissionEvent::Request => listener.serve(&state, &server)?,
+            AdmissionEvent::Other => watch.drain(),
         }
     }
     // The manager starts the unit again for a line that is made from now on.
@@ -74,13 +74,13 @@ fn last_end(state: &StateFolder) -> Result<Option<u64>, Failure> {
     Ok(last.filter(|end| *end > tokens::now()))
 }
 
-enum Event {
+enum AdmissionEvent {
     Request,
     /// Tokens changed, or one has ended.
     Other,
 }
 
-fn wait(listener: &Listener, watch: &Watch, end: u64) -> Event {
+fn wait(listener: &Listener, watch: &TokenWatch, end: u64) -> AdmissionEvent {
     let left = end.saturating_sub(tokens::now()).saturating_mul(1_000).clamp(1, LONGEST_WAIT_MS);
     let mut files = [
         PollFd::new(listener.stream.get_ref().as_fd(), PollFlags::POLLIN),
@@ -89,13 +89,13 @@ fn wait(listener: &Listener, watch: &Watch, end: u64) -> Event {
     let timeout = PollTimeout::try_from(left as i32).unwrap_or(PollTimeout::MAX);
     // An interrupted wait is repeated by the caller.
     let _ = poll(&mut files, timeout);
-    if files[0].any().unwrap_or(false) { Event::Request } else { Event::Other }
+    if files[0].any().unwrap_or(false) { AdmissionEvent::Request } else { AdmissionEvent::Other }
 }
 
 /// Notices that tokens are added or removed by other commands.
-struct Watch(Inotify);
+struct TokenWatch(Inotify);
 
-impl Watch {
+impl TokenWatch {
     fn open(state: &StateFolder) -> Result<Self, Failure> {
         let folder = tokens::folder(state);
         let failed = |errno: nix::errno::Errno| cannot("watch", &folder, &errno.into());
@@ -128,8 +128,9 @@ impl Listener {
         command.arg0("mpt").arg("enroll-listen").stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).env_clear();
         let child = command.spawn().map_err(failed)?;
         let mut listener = Self { child, stream: BufReader::new(ours), logged: None };
-        let mut start =
-            Zeroizing::new(serde_json::to_vec(&Start { key: server.key.clone(), port: server.port }).expect("JSON"));
+        let mut start = Zeroizing::new(
+            serde_json::to_vec(&EnrolmentStart { key: server.key.clone(), port: server.port }).expect("JSON"),
+        );
         start.push(b'\n');
         listener.stream.get_mut().write_all(&start).map_err(failed)?;
         let mut ready = String::new();
@@ -154,19 +155,25 @@ impl Listener {
         self.stream.get_mut().write_all(&answer).map_err(ended)
     }
 
-    fn decide(&mut self, state: &StateFolder, server: &ServerState, token: &Token, site: &PublicKey) -> Answer {
+    fn decide(
+        &mut self,
+        state: &StateFolder,
+        server: &ServerState,
+        token: &Token,
+        site: &PublicKey,
+    ) -> EnrolmentAnswer {
         match admit(state, server, token, site) {
-            Ok(Ok(joined)) => Answer::Joined(joined),
+            Ok(Ok(joined)) => EnrolmentAnswer::Joined(joined),
             Ok(Err(refusal)) => {
                 if self.logged.is_none_or(|at| at.elapsed() >= BETWEEN_LOG_LINES) {
                     self.logged = Some(Instant::now());
                     eprintln!("{}: a site was refused: {}", state.name, refusal.explain().0);
                 }
-                Answer::Refused(refusal)
+                EnrolmentAnswer::Refused(refusal)
             }
             Err(failure) => {
                 eprintln!("error: a site could not be added; nothing was changed: {failure}");
-                Answer::Refused(Refusal::Failed)
+                EnrolmentAnswer::Refused(EnrolmentRefusal::Failed)
             }
         }
     }
@@ -187,9 +194,9 @@ fn admit(
     server: &ServerState,
     token: &Token,
     site: &PublicKey,
-) -> Result<Result<Joined, Refusal>, Failure> {
+) -> Result<Result<Joined, EnrolmentRefusal>, Failure> {
     let _lock = state.lock()?;
-    let Some(record) = tokens::find(state, token)? else { return Ok(Err(Refusal::Unknown)) };
+    let Some(record) = tokens::find(state, token)? else { return Ok(Err(EnrolmentRefusal::Unknown)) };
     let right = match record.right_of(site, tokens::now()) {
         Ok(right) => right,
         Err(refusal) => return Ok(Err(refusal)),
@@ -215,13 +222,13 @@ fn admit(
 }
 
 /// Returns the addresses for a token that is not used. If a peer of that name exists, it must be the same site.
-fn addresses_of_new(file: &File, record: &Record, site: &PublicKey) -> Result<Vec<IpNet>, Refusal> {
+fn addresses_of_new(file: &File, record: &Record, site: &PublicKey) -> Result<Vec<IpNet>, EnrolmentRefusal> {
     let Some(peer) = file.peers.iter().find(|peer| *peer.name == record.peer.as_str()) else {
-        return pool::next(file).ok_or(Refusal::PoolFull);
+        return pool::next(file).ok_or(EnrolmentRefusal::PoolFull);
     };
     let is_same = matches!(&peer.protocol.value, Protocol::Native(native) if native.public_key == *site);
     if !is_same {
-        return Err(Refusal::Used);
+        return Err(EnrolmentRefusal::Used);
     }
     let within = |host: &IpNet| {
         let pool = file.addresses.iter().find(|own| own.contains(&host.addr()))?;
@@ -285,7 +292,7 @@ pub fn reload(name: &Name) -> Result<(), Failure> {
         );
         return Ok(());
     }
-    Client::connect(&run, Some(name.as_str()))?.request(&Request::Reload { connection: None })
+    ControlClient::connect(&run, Some(name.as_str()))?.request(&Request::Reload { connection: None })
 }
 
 /// Returns true if the tunnel is running.

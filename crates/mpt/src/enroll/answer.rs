@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 /// The answer of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum EnrolmentAnswer {
     /// The site is a peer.
     Joined(Joined),
     /// It is not.
-    Refused(Refusal),
+    Refused(EnrolmentRefusal),
 }
 
 /// The configuration of the site.
@@ -40,7 +40,7 @@ impl Joined {
 /// The reason why a site is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Refusal {
+pub enum EnrolmentRefusal {
     /// The server has no such token: it was revoked, or the server was set up again.
     Unknown,
     /// Its time is over.
@@ -53,7 +53,7 @@ pub enum Refusal {
     Failed,
 }
 
-impl Refusal {
+impl EnrolmentRefusal {
     /// Returns what happened, and a remedy.
     pub fn explain(self) -> (&'static str, &'static str) {
         const NEW: &str = "on the server, `mpt peer add` prints a new line";

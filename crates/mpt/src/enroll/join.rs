@@ -13,15 +13,15 @@ use mpt_proto::crypto::keys::{KeyPair, PublicKey};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use super::answer::{Answer, Joined, MAX_LEN};
+use super::answer::{EnrolmentAnswer, Joined, MAX_LEN};
 use super::host::{self, Systemd};
 use super::manifest::Manifest;
 use super::server::{GATEWAY, check_unused, first_problem, line_unless_default, start_by_hand};
 use super::state::{self, Readers, StateFolder};
-use super::{Line, Name, admit, undo};
+use super::{EnrolmentLine, Name, admit, undo};
 use crate::Failure;
 use crate::config::{self, NAME_SERVER_COUNT, defaults, value_types};
-use crate::control::{Client, RunDir};
+use crate::control::{ControlClient, RunDir};
 use crate::interface_name::RESERVED;
 use crate::nft;
 use crate::random;
@@ -70,8 +70,8 @@ pub fn run(join: &Join) -> Result<(), Failure> {
     check_unused(&state)?;
     let key = own_key(&state, &line)?;
     let joined = match request(&line, &key)? {
-        Answer::Joined(joined) => joined.usable(host::has_ipv6()),
-        Answer::Refused(refusal) => {
+        EnrolmentAnswer::Joined(joined) => joined.usable(host::has_ipv6()),
+        EnrolmentAnswer::Refused(refusal) => {
             let (what, hint) = refusal.explain();
             state.remove()?;
             return Err(Failure::new(format!("{what}; nothing was changed")).hint(hint));
@@ -87,7 +87,7 @@ pub fn run(join: &Join) -> Result<(), Failure> {
 }
 
 /// Parses the argument, or a line of standard input.
-fn line(argument: &str) -> Result<Line, Failure> {
+fn line(argument: &str) -> Result<EnrolmentLine, Failure> {
     let mut input = Zeroizing::new(String::new());
     if argument == "-" {
         let read = io::stdin().lock().take(MAX_LEN as u64).read_line(&mut input);
@@ -102,7 +102,7 @@ fn line(argument: &str) -> Result<Line, Failure> {
 }
 
 /// Returns the key of this site, which is on the disk before the request is sent.
-fn own_key(state: &StateFolder, line: &Line) -> Result<KeyPair, Failure> {
+fn own_key(state: &StateFolder, line: &EnrolmentLine) -> Result<KeyPair, Failure> {
     let token = line.token.hash();
     let pending: Option<Pending> = state.read(PENDING)?;
     if let Some(key) = pending.filter(|pending| pending.token == token).and_then(|known| known.private_key.parse().ok())
@@ -115,7 +115,7 @@ fn own_key(state: &StateFolder, line: &Line) -> Result<KeyPair, Failure> {
 }
 
 /// Sends the request to the first address that accepts it.
-fn request(line: &Line, own: &KeyPair) -> Result<Answer, Failure> {
+fn request(line: &EnrolmentLine, own: &KeyPair) -> Result<EnrolmentAnswer, Failure> {
     let (mut failures, mut is_foreign) = (Vec::new(), false);
     for server in line.servers() {
         eprintln!("connecting to {server} ...");
@@ -138,7 +138,7 @@ fn request(line: &Line, own: &KeyPair) -> Result<Answer, Failure> {
 }
 
 /// Returns the answer. The error is [`io::ErrorKind::InvalidData`] if something else than our server answers.
-fn exchange(line: &Line, own: &KeyPair, server: SocketAddr) -> io::Result<Answer> {
+fn exchange(line: &EnrolmentLine, own: &KeyPair, server: SocketAddr) -> io::Result<EnrolmentAnswer> {
     let foreign = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
     let mut stream = TcpStream::connect_timeout(&server, CONNECT)?;
     let ephemeral = random::bytes::<32>().map_err(|failure| io::Error::other(failure.what))?;
@@ -199,7 +199,7 @@ fn check_networks(join: &Join, joined: &Joined) -> Result<(), Failure> {
 fn apply(
     join: &Join,
     state: &StateFolder,
-    line: &Line,
+    line: &EnrolmentLine,
     key: &KeyPair,
     joined: &Joined,
     systemd: Option<&Systemd>,
@@ -247,7 +247,7 @@ impl Join {
 }
 
 /// Returns the configuration. Text of the server gets into it as a parsed key, address or number only.
-fn config(join: &Join, line: &Line, key: &KeyPair, joined: &Joined, own_port: u16) -> Zeroizing<String> {
+fn config(join: &Join, line: &EnrolmentLine, key: &KeyPair, joined: &Joined, own_port: u16) -> Zeroizing<String> {
     // Large enough: growing would leave an unwiped copy of the key behind.
     let mut text = Zeroizing::new(String::with_capacity(2_048));
     let (name, secret) = (&join.name, key.secret_base64());
@@ -303,7 +303,8 @@ fn wait_for_path(name: &Name) -> Result<(), Failure> {
     eprintln!("waiting for the first answer through {name} ...");
     let deadline = Instant::now() + FIRST_PATH;
     loop {
-        let status = Client::connect(&RunDir::from_env(), Some(name.as_str())).and_then(|mut client| client.status());
+        let status =
+            ControlClient::connect(&RunDir::from_env(), Some(name.as_str())).and_then(|mut client| client.status());
         let paths = status.into_iter().flat_map(|report| report.peers).flat_map(|peer| peer.paths);
         let up: Vec<_> = paths.filter(|path| path.up && path.srtt_us.is_some()).map(|path| path.name).collect();
         if !up.is_empty() {
@@ -339,7 +340,7 @@ mod tests {
         let join = Join { line: String::new(), name: "home".parse().unwrap(), default_route, share };
         let token = mpt_proto::crypto::handshake::enrolment::Token::from_bytes([1; 32]);
         let addresses = vec!["203.0.113.7".parse().unwrap(), "2001:db8::7".parse().unwrap()];
-        let line = Line { addresses, port: 5000, key: PublicKey::from_bytes([2; 32]), token };
+        let line = EnrolmentLine { addresses, port: 5000, key: PublicKey::from_bytes([2; 32]), token };
         let joined = Joined {
             public_key: public_key.to_owned(),
             addresses: vec!["10.77.0.2/24".parse().unwrap(), "fd77::2/64".parse().unwrap()],

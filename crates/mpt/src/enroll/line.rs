@@ -10,7 +10,7 @@ use mpt_proto::crypto::keys::PublicKey;
 use zeroize::Zeroizing;
 
 /// The contents of the line. It is a secret until its token is used.
-pub struct Line {
+pub struct EnrolmentLine {
     /// Addresses of the server, at least one.
     pub addresses: Vec<IpAddr>,
     /// Its port: UDP for the tunnel, TCP for the enrolment.
@@ -21,7 +21,7 @@ pub struct Line {
     pub token: Token,
 }
 
-impl Line {
+impl EnrolmentLine {
     /// Returns the addresses with the port.
     pub fn servers(&self) -> impl Iterator<Item = SocketAddr> {
         self.addresses.iter().map(|address| SocketAddr::new(*address, self.port))
@@ -29,7 +29,7 @@ impl Line {
 }
 
 /// The text is never repeated in an error: it has a secret.
-impl FromStr for Line {
+impl FromStr for EnrolmentLine {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let parts: Vec<&str> = text.trim().split('/').collect();
@@ -60,7 +60,7 @@ impl FromStr for Line {
     }
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for EnrolmentLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let addresses: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
         let [key, token] = [self.key.as_bytes(), self.token.as_bytes()].map(encode);
@@ -85,8 +85,8 @@ const PARTS: usize = 5;
 mod tests {
     use super::*;
 
-    fn line() -> Line {
-        Line {
+    fn line() -> EnrolmentLine {
+        EnrolmentLine {
             addresses: vec!["203.0.113.7".parse().unwrap(), "2001:db8::7".parse().unwrap()],
             port: 4754,
             key: PublicKey::from_bytes([0xfb; 32]),
@@ -98,7 +98,7 @@ mod tests {
     fn a_line_parses_to_what_was_printed_and_a_shell_leaves_it_alone() {
         let text = line().to_string();
         assert!(text.chars().all(|c| c.is_ascii_alphanumeric() || "/.,:-_".contains(c)), "{text}");
-        let read: Line = format!(" {text}\n").parse().unwrap();
+        let read: EnrolmentLine = format!(" {text}\n").parse().unwrap();
         assert_eq!((&read.addresses, read.port, read.key), (&line().addresses, 4754, line().key));
         assert_eq!(read.token.as_bytes(), line().token.as_bytes());
     }
@@ -109,12 +109,12 @@ mod tests {
         let cuts = (0..text.len()).map(|end| text[..end].to_owned());
         let changed = ["4754", "203.0.113.7", "mpt1"].map(|part| text.replace(part, "x"));
         for wrong in cuts.chain(changed).chain([text.replace("4754", "0"), format!("{text}A"), text.clone() + "/"]) {
-            let error = wrong.parse::<Line>().map(|_| ()).unwrap_err();
+            let error = wrong.parse::<EnrolmentLine>().map(|_| ()).unwrap_err();
             assert!(!error.contains("____"), "{wrong}: {error}");
         }
         let zero = text.replacen(&Base64UrlUnpadded::encode_string(&[0xfb; 32]), &"A".repeat(43), 1);
-        assert!(zero.parse::<Line>().map(|_| ()).unwrap_err().contains("no valid key"));
-        let newer = text.replace("mpt1", "mpt2").parse::<Line>().map(|_| ()).unwrap_err();
+        assert!(zero.parse::<EnrolmentLine>().map(|_| ()).unwrap_err().contains("no valid key"));
+        let newer = text.replace("mpt1", "mpt2").parse::<EnrolmentLine>().map(|_| ()).unwrap_err();
         assert!(newer.contains("version"), "{newer}");
     }
 }

@@ -25,7 +25,7 @@ use crate::source::source;
 
 /// The first message to this process, in a line of JSON.
 #[derive(Serialize, Deserialize)]
-pub struct Start {
+pub struct EnrolmentStart {
     /// The private enrolment key.
     pub key: Zeroizing<String>,
     /// The TCP port.
@@ -61,7 +61,7 @@ pub fn run() -> Result<(), Failure> {
     let mut parent = BufReader::new(UnixStream::from(input));
     let mut text = Zeroizing::new(String::with_capacity(MAX_LEN));
     parent.read_line(&mut text).map_err(failed)?;
-    let start: Start = serde_json::from_str(&text).map_err(|_| failed(ErrorKind::InvalidData.into()))?;
+    let start: EnrolmentStart = serde_json::from_str(&text).map_err(|_| failed(ErrorKind::InvalidData.into()))?;
     let opened = open(&start);
     let ready = match &opened {
         Ok(_) => Ready::Listening,
@@ -71,13 +71,15 @@ pub fn run() -> Result<(), Failure> {
     text.push(b'\n');
     parent.get_mut().write_all(&text).map_err(failed)?;
     match opened {
-        Ok((listener, key)) => Server { listener, parent, key, open: Vec::new(), accepted: VecDeque::new() }.run(),
+        Ok((listener, key)) => {
+            EnrolmentServer { listener, parent, key, open: Vec::new(), accepted: VecDeque::new() }.run()
+        }
         // The parent prints it.
         Err(_) => Ok(()),
     }
 }
 
-fn open(start: &Start) -> Result<(TcpListener, KeyPair), Failure> {
+fn open(start: &EnrolmentStart) -> Result<(TcpListener, KeyPair), Failure> {
     let port = start.port;
     let bound = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
         .or_else(|error| match error.kind() {
@@ -94,16 +96,16 @@ fn open(start: &Start) -> Result<(TcpListener, KeyPair), Failure> {
     Ok((listener, key))
 }
 
-struct Server {
+struct EnrolmentServer {
     listener: TcpListener,
     parent: BufReader<UnixStream>,
     key: KeyPair,
-    open: Vec<Connection>,
+    open: Vec<EnrolmentConnection>,
     /// The times of the connections of the last second.
     accepted: VecDeque<Instant>,
 }
 
-struct Connection {
+struct EnrolmentConnection {
     stream: TcpStream,
     source: IpAddr,
     deadline: Instant,
@@ -111,13 +113,13 @@ struct Connection {
 }
 
 /// The next step for a connection.
-enum Progress {
+enum ConnectionProgress {
     Wait,
     Close,
     Complete,
 }
 
-impl Server {
+impl EnrolmentServer {
     fn run(mut self) -> Result<(), Failure> {
         loop {
             let (parent_sent, can_accept) = self.wait();
@@ -130,9 +132,9 @@ impl Server {
             let mut waiting = Vec::new();
             for mut connection in self.open.drain(..) {
                 match connection.read() {
-                    Progress::Complete => complete.push(connection),
-                    Progress::Wait if now < connection.deadline => waiting.push(connection),
-                    Progress::Wait | Progress::Close => {}
+                    ConnectionProgress::Complete => complete.push(connection),
+                    ConnectionProgress::Wait if now < connection.deadline => waiting.push(connection),
+                    ConnectionProgress::Wait | ConnectionProgress::Close => {}
                 }
             }
             self.open = waiting;
@@ -180,7 +182,7 @@ impl Server {
                 let of_source = self.open.iter().filter(|connection| connection.source == source).count();
                 if of_source < MAX_PER_SOURCE && stream.set_nonblocking(true).is_ok() {
                     let message = Zeroizing::new(Vec::with_capacity(REQUEST_LEN));
-                    self.open.push(Connection { stream, source, deadline: now + LIMIT, message });
+                    self.open.push(EnrolmentConnection { stream, source, deadline: now + LIMIT, message });
                 }
             }
             // The connection ended by itself.
@@ -194,7 +196,7 @@ impl Server {
     ///
     /// # Errors
     /// The parent has ended.
-    fn answer(&mut self, mut connection: Connection) -> io::Result<()> {
+    fn answer(&mut self, mut connection: EnrolmentConnection) -> io::Result<()> {
         let Ok(request) = Request::open(&self.key, &connection.message) else { return Ok(()) };
         let mut answer = Vec::new();
         let parent = self.parent.get_mut();
@@ -214,18 +216,20 @@ impl Server {
     }
 }
 
-impl Connection {
-    fn read(&mut self) -> Progress {
+impl EnrolmentConnection {
+    fn read(&mut self) -> ConnectionProgress {
         let mut buffer = Zeroizing::new([0; REQUEST_LEN]);
         let missing = REQUEST_LEN - self.message.len();
         match self.stream.read(&mut buffer[..missing]) {
-            Ok(0) => Progress::Close,
+            Ok(0) => ConnectionProgress::Close,
             Ok(length) => {
                 self.message.extend_from_slice(&buffer[..length]);
-                if length == missing { Progress::Complete } else { Progress::Wait }
+                if length == missing { ConnectionProgress::Complete } else { ConnectionProgress::Wait }
             }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Progress::Wait,
-            Err(_) => Progress::Close,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                ConnectionProgress::Wait
+            }
+            Err(_) => ConnectionProgress::Close,
         }
     }
 }

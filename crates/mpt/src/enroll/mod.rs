@@ -8,7 +8,8 @@
 //!                   '--> NAME.d/PEER.toml, mpt reload                                        '--> NAME.toml, service
 //! ```
 //!
-//! - [`line`](Line) is the text that the site gets, `tokens` what the server keeps of it: a hash, and when it expires;
+//! - [`line`](EnrolmentLine) is the text that the site gets, `tokens` what the server keeps of it: a hash, and when it
+//!   expires;
 //! - `listen` reads requests without any rights, `admit` decides about them as root, `pool` finds addresses;
 //! - `server` and `join` write configurations, `manifest` records what they created, `undo` removes it;
 //! - `peers` adds, removes and shows peers of a running server;
@@ -34,11 +35,11 @@ mod undo;
 
 pub use admit::run as enroll;
 pub use join::{Join, run as join};
-pub use line::Line;
+pub use line::EnrolmentLine;
 pub use listen::run as listen;
 pub use name::Name;
 pub use peers::{add, pending, remove, show};
-pub use server::{Server, lifetime, run as setup_server};
+pub use server::{ServerArgs, lifetime, run as setup_server};
 pub use undo::run as undo;
 
 /// The interface of the tunnel, and the name of its files, by default.

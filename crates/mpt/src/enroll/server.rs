@@ -12,14 +12,14 @@ use zeroize::Zeroizing;
 use super::host::{self, Systemd};
 use super::manifest::Manifest;
 use super::state::{self, Readers, SERVER, ServerState, StateFolder};
-use super::{Line, Name, firewall, pool, tokens, undo};
+use super::{EnrolmentLine, Name, firewall, pool, tokens, undo};
 use crate::Failure;
 use crate::config::{self, defaults, value_types};
 use crate::random;
 
 /// The flags.
 #[derive(Debug, Args)]
-pub struct Server {
+pub struct ServerArgs {
     /// Addresses at which sites reach this server; default: those of its routes to the Internet
     #[arg(long, value_name = "IP", value_delimiter = ',')]
     address: Vec<IpAddr>,
@@ -50,7 +50,7 @@ pub struct Server {
 ///
 /// # Errors
 /// [`Failure`]; then nothing was changed.
-pub fn run(server: Server) -> Result<(), Failure> {
+pub fn run(server: ServerArgs) -> Result<(), Failure> {
     state::require_root("setup server")?;
     let state = StateFolder::of(&server.name);
     check_unused(&state)?;
@@ -93,7 +93,12 @@ pub fn check_unused(state: &StateFolder) -> Result<(), Failure> {
     }
 }
 
-fn apply(server: &Server, state: &StateFolder, addresses: Vec<IpAddr>, networks: &[IpNet]) -> Result<Line, Failure> {
+fn apply(
+    server: &ServerArgs,
+    state: &StateFolder,
+    addresses: Vec<IpAddr>,
+    networks: &[IpNet],
+) -> Result<EnrolmentLine, Failure> {
     let _lock = state.lock()?;
     // Another command may have held the lock.
     check_unused(state)?;
@@ -119,7 +124,7 @@ fn apply(server: &Server, state: &StateFolder, addresses: Vec<IpAddr>, networks:
     })
 }
 
-impl Server {
+impl ServerArgs {
     /// Returns the addresses for the lines of sites: those of the flag, or the public ones of this host, or private
     /// ones with a warning.
     fn addresses(&self) -> Result<Vec<IpAddr>, Failure> {
@@ -207,7 +212,7 @@ pub fn line_unless_default(text: &mut String, key: &str, value: impl std::fmt::D
     }
 }
 
-fn explain(server: &Server, networks: &[IpNet], systemd: Option<&Systemd>) {
+fn explain(server: &ServerArgs, networks: &[IpNet], systemd: Option<&Systemd>) {
     let (name, port) = (&server.name, server.port);
     let pool: Vec<_> = networks.iter().map(ToString::to_string).collect();
     eprintln!("{name}: inner networks {}; {}", pool.join(", "), state::config_file(name).display());

@@ -10,9 +10,9 @@ use mpt_proto::crypto::handshake::enrolment::Token;
 use mpt_proto::crypto::keys::PublicKey;
 use serde::{Deserialize, Serialize};
 
-use super::answer::Refusal;
+use super::answer::EnrolmentRefusal;
 use super::state::{StateFolder, TOKENS, cannot};
-use super::{Line, Name};
+use super::{EnrolmentLine, Name};
 use crate::Failure;
 use crate::random;
 
@@ -52,13 +52,13 @@ impl Record {
     ///
     /// # Errors
     /// The token is used or expired.
-    pub fn right_of(&self, site: &PublicKey, now: u64) -> Result<Right, Refusal> {
+    pub fn right_of(&self, site: &PublicKey, now: u64) -> Result<Right, EnrolmentRefusal> {
         match &self.used {
             Some(used) if used.key == site.to_string() && now < used.at + REPEAT_S => {
                 Ok(Right::Repeat(used.addresses.clone()))
             }
-            Some(_) => Err(Refusal::Used),
-            None if now >= self.expires => Err(Refusal::Expired),
+            Some(_) => Err(EnrolmentRefusal::Used),
+            None if now >= self.expires => Err(EnrolmentRefusal::Expired),
             None => Ok(Right::Join),
         }
     }
@@ -73,14 +73,14 @@ impl Record {
 ///
 /// # Errors
 /// The record cannot be written.
-pub fn issue(state: &StateFolder, peer: &Name, lifetime: Duration) -> Result<Line, Failure> {
+pub fn issue(state: &StateFolder, peer: &Name, lifetime: Duration) -> Result<EnrolmentLine, Failure> {
     let server = state.server()?;
     let token = Token::from_bytes(*random::bytes()?);
     forget_ended(state)?;
     let record = Record { peer: peer.clone(), expires: now() + lifetime.as_secs(), used: None };
     state.write(&file(&token.hash()), &record)?;
     let key = *state.enrolment_key(&server)?.public();
-    Ok(Line { addresses: server.addresses, port: server.port, key, token })
+    Ok(EnrolmentLine { addresses: server.addresses, port: server.port, key, token })
 }
 
 /// Returns the record of a token.
@@ -179,14 +179,14 @@ mod tests {
         let [site, other] = [PublicKey::from_bytes([1; 32]), PublicKey::from_bytes([2; 32])];
         let open = Record { peer: "site1".parse().unwrap(), expires: 1_000, used: None };
         assert_eq!(open.right_of(&site, 999), Ok(Right::Join));
-        assert_eq!(open.right_of(&site, 1_000), Err(Refusal::Expired));
+        assert_eq!(open.right_of(&site, 1_000), Err(EnrolmentRefusal::Expired));
         let addresses = vec!["10.77.0.2/24".parse().unwrap()];
         let used = Used { key: site.to_string(), at: 990, addresses: addresses.clone() };
         let used = Record { used: Some(used), ..open };
         // Ten minutes from the use, whether the token has expired or not.
         assert_eq!(used.right_of(&site, 1_589), Ok(Right::Repeat(addresses)));
-        assert_eq!(used.right_of(&site, 1_590), Err(Refusal::Used));
-        assert_eq!(used.right_of(&other, 991), Err(Refusal::Used));
+        assert_eq!(used.right_of(&site, 1_590), Err(EnrolmentRefusal::Used));
+        assert_eq!(used.right_of(&other, 991), Err(EnrolmentRefusal::Used));
         assert_eq!(used.ends(), 1_590);
     }
 }

@@ -8,7 +8,7 @@ use super::manifest::{Manifest, Step};
 use super::state::{SERVER, StateFolder, cannot, config_file, part_of, require_root};
 use super::{Name, admit};
 use crate::Failure;
-use crate::control::{Client, RunDir};
+use crate::control::{ControlClient, RunDir};
 
 /// Removes everything, and prints it.
 ///
@@ -106,6 +106,6 @@ fn take_down(name: &Name) -> Result<Option<String>, Failure> {
     if !admit::is_running(name) {
         return Ok(None);
     }
-    Client::connect(&RunDir::from_env(), Some(name.as_str()))?.down()?;
+    ControlClient::connect(&RunDir::from_env(), Some(name.as_str()))?.down()?;
     Ok(Some(format!("took {name} down")))
 }

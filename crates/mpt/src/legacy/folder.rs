@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::import::LegacySetup;
 use super::ini::Ini;
-use super::model::Connection;
+use super::model::ConnectionConfig;
 use super::write;
 
 /// Returns the absolute path of a setup's template.
@@ -20,7 +20,7 @@ pub fn template(setup: &LegacySetup) -> Option<String> {
 ///
 /// # Errors
 /// The system's error.
-pub fn save(folder: &Path, connection: Connection) -> io::Result<()> {
+pub fn save(folder: &Path, connection: ConnectionConfig) -> io::Result<()> {
     let file = connections(folder).join(&connection.file);
     let before = fs::read_to_string(&file).ok().and_then(|text| read(&text));
     let new = file.with_extension("conf.new");
@@ -67,14 +67,14 @@ fn connections(folder: &Path) -> PathBuf {
 }
 
 /// Reads a connection; `None` if there is a mistake in it.
-pub(crate) fn read(text: &str) -> Option<Connection> {
+pub(crate) fn read(text: &str) -> Option<ConnectionConfig> {
     let mut problems = Vec::new();
-    let connection = Connection::read(&Ini::parse("", text, &mut problems), &mut problems, &mut Vec::new());
+    let connection = ConnectionConfig::read(&Ini::parse("", text, &mut problems), &mut problems, &mut Vec::new());
     problems.is_empty().then_some(connection)
 }
 
 /// Returns `connection` with the previous values of keys that have no effect here.
-fn with_idle_keys(mut connection: Connection, before: Option<Connection>) -> Connection {
+fn with_idle_keys(mut connection: ConnectionConfig, before: Option<ConnectionConfig>) -> ConnectionConfig {
     let Some(before) = before else { return connection };
     for (path, before) in connection.paths.iter_mut().zip(before.paths) {
         path.window_size = before.window_size;
@@ -86,5 +86,5 @@ fn with_idle_keys(mut connection: Connection, before: Option<Connection>) -> Con
     if connection.reorder_window == 0 {
         connection.max_buffdelay_msec = before.max_buffdelay_msec;
     }
-    Connection { name: before.name, permission: before.permission, status: before.status, ..connection }
+    ConnectionConfig { name: before.name, permission: before.permission, status: before.status, ..connection }
 }

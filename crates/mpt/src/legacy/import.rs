@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use super::ini::Ini;
-use super::model::{Connection, Interface, TunnelInterface};
+use super::model::{ConnectionConfig, Interface, TunnelInterface};
 use super::positional;
 use super::problem::{LegacyProblem, Note};
 use crate::files::Files;
@@ -17,16 +17,16 @@ pub struct LegacySetup {
     /// The global values, with the tunnel interfaces.
     pub interface: Interface,
     /// The connections, in the order of their files.
-    pub connections: Vec<Connection>,
+    pub connections: Vec<ConnectionConfig>,
     /// The template for connections that peers request.
-    pub template: Option<Connection>,
+    pub template: Option<ConnectionConfig>,
     /// Settings that are not carried over, with the reason.
     pub notes: Vec<Note>,
 }
 
 /// A file with its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct SourceFile {
     /// Its name, for messages and to determine its kind.
     pub file: String,
     /// Its contents.
@@ -41,20 +41,20 @@ impl LegacySetup {
         let files: Vec<_> = paths.iter().flat_map(|path| files_of(path, &mut problems)).collect();
         let sources = files
             .iter()
-            .filter_map(|file| Source::read(Files::DISK, file).map_err(|problem| problems.push(problem)).ok());
+            .filter_map(|file| SourceFile::read(Files::DISK, file).map_err(|problem| problems.push(problem)).ok());
         let sources: Vec<_> = sources.collect();
         if problems.is_empty() { Self::read(&sources) } else { Err(problems) }
     }
 
     /// Parses files that are in memory. Reports the mistakes of all files together.
-    pub fn read(sources: &[Source]) -> Result<Self, Vec<LegacyProblem>> {
+    pub fn read(sources: &[SourceFile]) -> Result<Self, Vec<LegacyProblem>> {
         let mut reading = SetupReader::default();
         sources.iter().for_each(|source| reading.take(source));
         reading.finish()
     }
 }
 
-impl Source {
+impl SourceFile {
     /// Reads a file; comments may have any encoding.
     fn read(files: &Files, file: &Path) -> Result<Self, LegacyProblem> {
         let name = file.display().to_string();
@@ -86,11 +86,11 @@ impl Source {
 ///
 /// # Errors
 /// The first mistake in it.
-pub(crate) fn template(files: &Files, file: &Path) -> Result<Connection, LegacyProblem> {
+pub(crate) fn template(files: &Files, file: &Path) -> Result<ConnectionConfig, LegacyProblem> {
     let mut problems = Vec::new();
-    let source = Source::read(files, file)?;
+    let source = SourceFile::read(files, file)?;
     let inis = source.inis(&mut problems);
-    let read: Vec<_> = inis.iter().map(|ini| Connection::read(ini, &mut problems, &mut Vec::new())).collect();
+    let read: Vec<_> = inis.iter().map(|ini| ConnectionConfig::read(ini, &mut problems, &mut Vec::new())).collect();
     match (problems.into_iter().next(), read.into_iter().next()) {
         (Some(problem), _) => Err(problem),
         (None, Some(connection)) => Ok(connection),
@@ -104,14 +104,14 @@ pub(crate) fn template(files: &Files, file: &Path) -> Result<Connection, LegacyP
 #[derive(Default)]
 struct SetupReader {
     interfaces: Vec<(String, Interface)>,
-    connections: Vec<Connection>,
-    template: Option<Connection>,
+    connections: Vec<ConnectionConfig>,
+    template: Option<ConnectionConfig>,
     problems: Vec<LegacyProblem>,
     notes: Vec<Note>,
 }
 
 impl SetupReader {
-    fn take(&mut self, source: &Source) {
+    fn take(&mut self, source: &SourceFile) {
         let name = source.file.rsplit('/').next().unwrap_or_default();
         let inis = source.inis(&mut self.problems);
         inis.iter().for_each(|ini| self.take_ini(ini, name));
@@ -123,7 +123,7 @@ impl SetupReader {
             let interface = Interface::read(ini, &mut self.problems, &mut self.notes);
             self.interfaces.push((ini.file.clone(), interface));
         } else if ini.line_of("connection").is_some() {
-            let connection = Connection::read(ini, &mut self.problems, &mut self.notes);
+            let connection = ConnectionConfig::read(ini, &mut self.problems, &mut self.notes);
             if name == "conf.template" {
                 self.template = Some(connection);
             } else {
@@ -141,7 +141,7 @@ impl SetupReader {
     }
 
     /// Checks that a connection has the peer's addresses; a template need not have them.
-    fn complete(&mut self, ini: &Ini, connection: Connection) {
+    fn complete(&mut self, ini: &Ini, connection: ConnectionConfig) {
         let mut missing = |section: &str, key: &str, what: &str| {
             let line = ini.entry(section, key).map(|e| e.line).or(ini.line_of(section)).unwrap_or_default();
             let what = format!("expected `{key}` in [{section}]: {what}");
@@ -212,8 +212,9 @@ impl SetupReader {
     /// The two tunnel addresses identify a connection, so each must have them, and they must be unique.
     fn check_addresses(&mut self) {
         for (n, connection) in self.connections.iter().enumerate() {
-            let same_addresses =
-                |other: &&Connection| (other.ip_local, other.ip_remote) == (connection.ip_local, connection.ip_remote);
+            let same_addresses = |other: &&ConnectionConfig| {
+                (other.ip_local, other.ip_remote) == (connection.ip_local, connection.ip_remote)
+            };
             let (what, hint) = if connection.ip_local.is_none() {
                 ("expected `ip_local`: the tunnel interface has no such address".into(), "add ipv4_addr or ipv6_addr")
             } else if let Some(other) = self.connections[..n].iter().find(same_addresses) {
@@ -227,7 +228,7 @@ impl SetupReader {
 }
 
 /// Applies the values of `interface.conf` that override the connection's, as in the original.
-fn apply_interface(connection: &mut Connection, interface: &Interface, notes: &mut Vec<Note>) {
+fn apply_interface(connection: &mut ConnectionConfig, interface: &Interface, notes: &mut Vec<Note>) {
     connection.local_cmd_port = interface.cmdport_local;
     let tunnel_address = interface.tunnels.last().and_then(|tunnel| address_of(tunnel, connection.v6));
     match (connection.ip_local, tunnel_address) {

@@ -5,11 +5,11 @@ use crate::legacy::model::{Prefix, Public};
 use crate::legacy::{samples, write};
 use mpt_proto::legacy::wire::AuthType;
 
-fn source(file: &str, text: &str) -> Source {
-    Source { file: file.into(), text: text.into() }
+fn source(file: &str, text: &str) -> SourceFile {
+    SourceFile { file: file.into(), text: text.into() }
 }
 
-fn sources(connection: &str) -> [Source; 2] {
+fn sources(connection: &str) -> [SourceFile; 2] {
     [source("conf/interface.conf", samples::INTERFACE), source("conf/connections/c.conf", connection)]
 }
 

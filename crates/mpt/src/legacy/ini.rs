@@ -16,12 +16,12 @@ pub struct Ini {
     /// True if the file had positional values instead of keys.
     pub positional: bool,
     /// The sections, in the order of the file.
-    pub sections: Vec<Section>,
+    pub sections: Vec<IniSection>,
 }
 
 /// A section with its entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Section {
+pub struct IniSection {
     /// In lower case.
     pub name: String,
     /// Its first line.
@@ -69,7 +69,7 @@ impl Ini {
         let entry = Entry { key: key.into(), value: value.into(), line };
         match self.sections.iter_mut().find(|s| s.name == section) {
             Some(known) => known.entries.push(entry),
-            None => self.sections.push(Section { name: section.into(), line, entries: vec![entry] }),
+            None => self.sections.push(IniSection { name: section.into(), line, entries: vec![entry] }),
         }
     }
 
@@ -79,7 +79,7 @@ impl Ini {
         }
         if let Some(rest) = content.strip_prefix('[') {
             let (name, _) = rest.split_once(']').ok_or(("expected `]` after the section's name".into(), "[path_0]"))?;
-            self.sections.push(Section { name: name.trim().to_lowercase(), line, entries: vec![] });
+            self.sections.push(IniSection { name: name.trim().to_lowercase(), line, entries: vec![] });
             return Ok(());
         }
         let found = if content.to_lowercase().starts_with(SECRET) { SECRET } else { content };

@@ -14,16 +14,16 @@ use std::net::IpAddr;
 
 use mpt_proto::legacy::control::Code;
 
-use super::model::{Connection, ConnectionPath, Network, Prefix, Secret, TunnelInterface};
+use super::model::{ConnectionConfig, ConnectionPath, NetworkPair, Prefix, Secret, TunnelInterface};
 
 /// Makes this host's side of a connection for a peer. `key` signed the request: a peer does not send its key over the
 /// network. Returns an error code if the connection is impossible.
 pub fn for_peer(
-    template: &Connection,
-    peer: &Connection,
+    template: &ConnectionConfig,
+    peer: &ConnectionConfig,
     tunnel: &TunnelInterface,
     key: Option<Secret>,
-) -> Result<Connection, Code> {
+) -> Result<ConnectionConfig, Code> {
     let address = |prefix: Option<Prefix>| prefix.map(|prefix| prefix.address);
     let local = if peer.v6 { address(tunnel.ipv6) } else { address(tunnel.ipv4) };
     let mut made = merge(template, peer, local.ok_or(Code::NO_CONNECTION)?)?;
@@ -33,20 +33,23 @@ pub fn for_peer(
 }
 
 /// Updates the client's side with the server's answer.
-pub fn with_answer(own: &Connection, answer: &Connection) -> Result<Connection, Code> {
+pub fn with_answer(own: &ConnectionConfig, answer: &ConnectionConfig) -> Result<ConnectionConfig, Code> {
     let merged = merge(own, answer, own.ip_local.ok_or(Code::NO_CONNECTION)?)?;
     let auth_key = answer.auth_key.clone().or(own.auth_key.clone());
     // This side requested the peer's network, so a default route is intended.
-    let asked_for = |net: &&Network| own.networks.first().is_some_and(|own| own.dst_addr == net.src_addr);
-    let mirrored =
-        answer.networks.first().filter(asked_for).map(|net| Network { src_addr: net.dst_addr, dst_addr: net.src_addr });
+    let asked_for = |net: &&NetworkPair| own.networks.first().is_some_and(|own| own.dst_addr == net.src_addr);
+    let mirrored = answer
+        .networks
+        .first()
+        .filter(asked_for)
+        .map(|net| NetworkPair { src_addr: net.dst_addr, dst_addr: net.src_addr });
     let networks = mirrored.map_or(merged.networks, |net| vec![net]);
-    Ok(Connection { file: own.file.clone(), auth_key, networks, ..merged })
+    Ok(ConnectionConfig { file: own.file.clone(), auth_key, networks, ..merged })
 }
 
-fn merge(template: &Connection, peer: &Connection, local: IpAddr) -> Result<Connection, Code> {
+fn merge(template: &ConnectionConfig, peer: &ConnectionConfig, local: IpAddr) -> Result<ConnectionConfig, Code> {
     let remote = peer.ip_local.ok_or(Code::NO_CONNECTION)?;
-    Ok(Connection {
+    Ok(ConnectionConfig {
         file: template.file.clone(),
         name: peer.name.clone(),
         permission: template.permission,
@@ -86,9 +89,9 @@ fn path(ours: &ConnectionPath, theirs: &ConnectionPath) -> Result<ConnectionPath
 
 /// Swaps the two sides. A default network of the peer is replaced by its tunnel address: a default route would lead
 /// into the tunnel.
-fn mirrored_network(network: &Network, peer: IpAddr) -> Network {
+fn mirrored_network(network: &NetworkPair, peer: IpAddr) -> NetworkPair {
     let other_side = if network.src_addr.len == 0 { Prefix::host(peer) } else { network.src_addr };
-    Network { src_addr: network.dst_addr, dst_addr: other_side }
+    NetworkPair { src_addr: network.dst_addr, dst_addr: other_side }
 }
 
 /// Rejects port 0 as a destination.
@@ -109,9 +112,9 @@ mod tests {
     use crate::legacy::{samples, write};
     use mpt_proto::legacy::wire::AuthType;
 
-    fn read(text: &str) -> Connection {
+    fn read(text: &str) -> ConnectionConfig {
         let mut problems = vec![];
-        Connection::read(&Ini::parse("conf.template", text, &mut problems), &mut problems, &mut vec![])
+        ConnectionConfig::read(&Ini::parse("conf.template", text, &mut problems), &mut problems, &mut vec![])
     }
 
     /// Host A is the client; host B is the server with mirrored addresses.
@@ -130,7 +133,7 @@ mod tests {
         Interface::read(&Ini::parse("i", &text, &mut problems), &mut problems, &mut vec![]).tunnels.remove(0)
     }
 
-    fn client() -> Connection {
+    fn client() -> ConnectionConfig {
         let mut client = read(samples::CONNECTION);
         client.local_cmd_port = 60456;
         client.local_port = 5000;
@@ -174,7 +177,7 @@ mod tests {
     fn one_network_is_mirrored_and_a_default_network_becomes_the_peer() {
         let (template, mut client) = (read(&mirrored()), client());
         let prefix = |text: &str| text.parse::<Prefix>().unwrap();
-        let network = |src, dst| Network { src_addr: prefix(src), dst_addr: prefix(dst) };
+        let network = |src, dst| NetworkPair { src_addr: prefix(src), dst_addr: prefix(dst) };
         client.networks = vec![network("10.81.0.0/24", "10.82.0.0/24"), network("10.83.0.0/24", "10.84.0.0/24")];
         let made = for_peer(&template, &client, &tunnel(), None).unwrap();
         assert_eq!(made.networks, [network("10.82.0.0/24", "10.81.0.0/24")]);
@@ -188,19 +191,22 @@ mod tests {
     fn a_client_that_requested_a_default_network_gets_it() {
         let (template, mut client) = (read(&mirrored()), client());
         let prefix = |text: &str| text.parse::<Prefix>().unwrap();
-        client.networks = vec![Network { src_addr: prefix("10.82.0.0/24"), dst_addr: prefix("0.0.0.0/0") }];
+        client.networks = vec![NetworkPair { src_addr: prefix("10.82.0.0/24"), dst_addr: prefix("0.0.0.0/0") }];
         let server = for_peer(&template, &client, &tunnel(), None).unwrap();
         assert_eq!(with_answer(&client, &server).unwrap().networks, client.networks);
 
-        let client_without = Connection { networks: vec![], ..client.clone() };
+        let client_without = ConnectionConfig { networks: vec![], ..client.clone() };
         let networks_without = with_answer(&client_without, &server).unwrap().networks;
-        assert_eq!(networks_without, [Network { src_addr: prefix("10.82.0.0/24"), dst_addr: prefix("10.77.0.2/32") }]);
+        assert_eq!(
+            networks_without,
+            [NetworkPair { src_addr: prefix("10.82.0.0/24"), dst_addr: prefix("10.77.0.2/32") }]
+        );
     }
 
     #[test]
     fn an_incomplete_description_is_rejected() {
         let template = read(&mirrored());
-        let lacking = |change: fn(&mut Connection)| {
+        let lacking = |change: fn(&mut ConnectionConfig)| {
             let mut client = client();
             change(&mut client);
             client

@@ -29,7 +29,7 @@ pub mod toml;
 pub mod wg_quick;
 pub mod write;
 
-pub use import::{LegacySetup, Source};
+pub use import::{LegacySetup, SourceFile};
 pub use problem::{LegacyProblem, Note};
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ pub struct TunnelInterface {
 
 /// A connection between two tunnel addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Connection {
+pub struct ConnectionConfig {
     /// The file it came from, or is to be saved in.
     pub file: String,
     /// A label.
@@ -90,7 +90,7 @@ pub struct Connection {
     /// Its paths.
     pub paths: Vec<ConnectionPath>,
     /// The networks that may use it in addition to the two tunnel addresses.
-    pub networks: Vec<Network>,
+    pub networks: Vec<NetworkPair>,
 }
 
 /// A path to the peer.
@@ -138,7 +138,7 @@ pub enum Public {
 
 /// Networks behind both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Network {
+pub struct NetworkPair {
     /// The network on this side.
     pub src_addr: Prefix,
     /// The network on the other side.
@@ -203,7 +203,7 @@ fn tunnel_name(text: &str) -> Option<String> {
     (is_interface(name) && !RESERVED.contains(&name)).then(|| name.to_owned())
 }
 
-impl Connection {
+impl ConnectionConfig {
     /// Reads a connection, a template, or the text of a create message.
     pub fn read(ini: &Ini, problems: &mut Vec<LegacyProblem>, notes: &mut Vec<Note>) -> Self {
         let mut fields = Fields::of(ini, "connection", problems);
@@ -234,7 +234,7 @@ impl Connection {
         };
         notes.extend(fields.unknown());
         connection.paths = (0..path_count).filter_map(|n| ConnectionPath::read(ini, n, problems, notes)).collect();
-        connection.networks = (0..network_count).filter_map(|n| Network::read(ini, n, problems, notes)).collect();
+        connection.networks = (0..network_count).filter_map(|n| NetworkPair::read(ini, n, problems, notes)).collect();
         connection
     }
 
@@ -248,7 +248,7 @@ impl Connection {
     /// Converts to the control plane's parameters; `None` before both tunnel addresses are known. Omits paths without a
     /// public address, since they cannot be identified to the peer.
     pub fn for_control(&self) -> Option<control::LegacyConnection> {
-        let pair = control::Pair { local: self.ip_local?, remote: self.ip_remote? };
+        let pair = control::AddressPair { local: self.ip_local?, remote: self.ip_remote? };
         let named =
             |path: &ConnectionPath| Some(control::LegacyPath { public: path.public()?, remote: path.remote_ipaddr? });
         let paths = self.paths.iter().filter_map(named).collect();
@@ -302,7 +302,7 @@ impl ConnectionPath {
     }
 }
 
-impl Network {
+impl NetworkPair {
     fn read(ini: &Ini, number: usize, problems: &mut Vec<LegacyProblem>, notes: &mut Vec<Note>) -> Option<Self> {
         let section = format!("net_{number}");
         let line = require_section(ini, &section, "network_count", problems)?;

@@ -20,13 +20,13 @@
 //!
 //! The result has the sections and keys of the INI format.
 
-use super::ini::{Entry, Ini, Section};
+use super::ini::{Entry, Ini, IniSection};
 use super::prefix::short_ipv4;
 use super::problem::LegacyProblem;
 
 /// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum LegacyFileKind {
     /// `interface.conf`.
     Interface,
     /// One or more connections.
@@ -40,16 +40,16 @@ pub fn is_positional(text: &str) -> bool {
 }
 
 /// Returns the kind of a file by its name.
-pub fn kind_of(name: &str) -> Kind {
-    if name.to_lowercase().contains("interface") { Kind::Interface } else { Kind::Connection }
+pub fn kind_of(name: &str) -> LegacyFileKind {
+    if name.to_lowercase().contains("interface") { LegacyFileKind::Interface } else { LegacyFileKind::Connection }
 }
 
 /// Reads a file into sections and keys, one [`Ini`] for each connection in it.
-pub fn read(file: &str, text: &str, kind: Kind, problems: &mut Vec<LegacyProblem>) -> Vec<Ini> {
+pub fn read(file: &str, text: &str, kind: LegacyFileKind, problems: &mut Vec<LegacyProblem>) -> Vec<Ini> {
     let mut values = Values::of(file, text);
     let read = match kind {
-        Kind::Interface => interface(&mut values).map(|ini| vec![ini]),
-        Kind::Connection => connections(&mut values),
+        LegacyFileKind::Interface => interface(&mut values).map(|ini| vec![ini]),
+        LegacyFileKind::Connection => connections(&mut values),
     };
     let read = read.and_then(|inis| values.expect_end().map(|()| inis));
     read.map_err(|problem| problems.push(problem)).unwrap_or_default()
@@ -90,7 +90,7 @@ impl<'a> Values<'a> {
     }
 
     /// Reads a section, one value for each key.
-    fn section(&mut self, name: &str, keys: &[&str]) -> Read<Section> {
+    fn section(&mut self, name: &str, keys: &[&str]) -> Read<IniSection> {
         let line = self.all.get(self.read).map_or(0, |(line, _)| *line);
         let mut entries = Vec::new();
         for key in keys {
@@ -98,11 +98,11 @@ impl<'a> Values<'a> {
             self.check_form(line, key, value, name)?;
             entries.push(Entry { key: (*key).into(), value: value.into(), line });
         }
-        Ok(Section { name: name.into(), line, entries })
+        Ok(IniSection { name: name.into(), line, entries })
     }
 
     /// Reads as many sections as the count `key` of the connection announces.
-    fn sections(&mut self, connection: &Section, key: &str, prefix: &str, keys: &[&str]) -> Read<Vec<Section>> {
+    fn sections(&mut self, connection: &IniSection, key: &str, prefix: &str, keys: &[&str]) -> Read<Vec<IniSection>> {
         let count = connection.entries.iter().find(|entry| entry.key == key);
         let count = count.map_or(Ok(0), |count| self.number(count.line, &count.value, key))?;
         (0..count).map(|number| self.section(&format!("{prefix}{number}"), keys)).collect()
@@ -138,7 +138,7 @@ impl<'a> Values<'a> {
         LegacyProblem::new(self.file, line, what, HINT)
     }
 
-    fn ini(&self, sections: Vec<Section>) -> Ini {
+    fn ini(&self, sections: Vec<IniSection>) -> Ini {
         Ini { file: self.file.into(), positional: true, sections }
     }
 }
@@ -158,7 +158,7 @@ fn interface(values: &mut Values<'_>) -> Read<Ini> {
 }
 
 /// Reads the name of an interface, and what follows it of an MTU, an IPv4 and an IPv6 prefix.
-fn one_interface(values: &mut Values<'_>, name: &str) -> Read<Section> {
+fn one_interface(values: &mut Values<'_>, name: &str) -> Read<IniSection> {
     let mut section = values.section(name, &["name"])?;
     for key in ["mtu", "ipv4_addr", "ipv6_addr"] {
         let is_it = |value| match key {
@@ -213,7 +213,7 @@ fn share_times(ini: &mut Ini) {
 
 /// Converts what these generations write in another way: a prefix length behind an address of a path, which the
 /// original ignores; one address for both `private_ipaddr` and `public_ipaddr`; and the key 0, which means none.
-fn complete(section: &mut Section) {
+fn complete(section: &mut IniSection) {
     let value = |key: &str| section.entries.iter().find(|entry| entry.key == key).map(|entry| entry.value.clone());
     let unused_key =
         value("auth_type").is_some_and(|kind| kind != "2") && value("auth_key").is_some_and(|key| key == "0");

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::legacy::toml::{self, Allowed};
-use crate::legacy::{LegacySetup, Source};
+use crate::legacy::{LegacySetup, SourceFile};
 
 /// A paper's files, and the TOML that they become.
 struct Listing {
@@ -25,7 +25,7 @@ const LISTINGS: [Listing; 2] = [
 ];
 
 fn setup(interface: &str, connection: &str) -> Result<LegacySetup, Vec<LegacyProblem>> {
-    let source = |file: &str, text: &str| Source { file: file.into(), text: text.into() };
+    let source = |file: &str, text: &str| SourceFile { file: file.into(), text: text.into() };
     LegacySetup::read(&[source("conf/interface.conf", interface), source("conf/connections/c.conf", connection)])
 }
 
@@ -115,7 +115,7 @@ fn missing_and_surplus_values_are_mistakes_with_their_line() {
 
 #[test]
 fn a_file_of_comments_is_an_error() {
-    for kind in [Kind::Connection, Kind::Interface] {
+    for kind in [LegacyFileKind::Connection, LegacyFileKind::Interface] {
         let mut problems = vec![];
         assert_eq!(read("old.conf", "# nothing\n", kind, &mut problems), []);
         assert_eq!(problems.len(), 1);

@@ -11,7 +11,7 @@ use mpt_proto::legacy::wire::AuthType;
 
 use super::fields::is_interface;
 use super::import::LegacySetup;
-use super::model::{Connection, ConnectionPath, Network, Prefix, Public};
+use super::model::{ConnectionConfig, ConnectionPath, NetworkPair, Prefix, Public};
 use super::problem::Note;
 
 /// A configuration file, and notes on what it lacks.
@@ -74,7 +74,7 @@ impl TomlWriter {
         if allowed.unauthenticated || self.needs(setup, "unauthenticated", |c| c.auth_type != AuthType::Sha256) {
             self.line("unauthenticated", allowed.unauthenticated);
         }
-        let public = |c: &Connection| c.auth_type == AuthType::Sha256 && c.key().is_public();
+        let public = |c: &ConnectionConfig| c.auth_type == AuthType::Sha256 && c.key().is_public();
         if allowed.public_key || self.needs(setup, "public_key", public) {
             self.line("public_key", allowed.public_key);
         }
@@ -88,7 +88,7 @@ impl TomlWriter {
     }
 
     /// Returns true if a connection needs something that is rejected by default.
-    fn needs(&mut self, setup: &LegacySetup, key: &str, rests: impl Fn(&Connection) -> bool) -> bool {
+    fn needs(&mut self, setup: &LegacySetup, key: &str, rests: impl Fn(&ConnectionConfig) -> bool) -> bool {
         let Some(connection) = setup.connections.iter().find(|connection| rests(connection)) else { return false };
         let what = match key {
             "unauthenticated" => "control messages of authentication type 0 and 1 are not authenticated",
@@ -101,7 +101,7 @@ impl TomlWriter {
         true
     }
 
-    fn connection(&mut self, c: &Connection) {
+    fn connection(&mut self, c: &ConnectionConfig) {
         self.header("[[peer]]");
         let name = self.name(&c.name, &c.file);
         self.text("name", &name);
@@ -127,7 +127,7 @@ impl TomlWriter {
         }
     }
 
-    fn order(&mut self, c: &Connection) {
+    fn order(&mut self, c: &ConnectionConfig) {
         match c.reorder_window {
             0 => self.text("reorder", "off"),
             window => {
@@ -141,7 +141,7 @@ impl TomlWriter {
         }
     }
 
-    fn path(&mut self, c: &Connection, p: &ConnectionPath, name: &str) {
+    fn path(&mut self, c: &ConnectionConfig, p: &ConnectionPath, name: &str) {
         self.header("[[peer.path]]");
         self.text("name", name);
         match is_interface(&p.interface_name) {
@@ -170,7 +170,7 @@ impl TomlWriter {
     }
 
     /// Notes values that the original discovers by querying Internet hosts or desktop programs.
-    fn discovered(&mut self, c: &Connection, p: &ConnectionPath, name: &str) {
+    fn discovered(&mut self, c: &ConnectionConfig, p: &ConnectionPath, name: &str) {
         if p.public_ipaddr == Public::Discover {
             let instead = p.private_ipaddr.map_or("nothing".into(), |private| private.to_string());
             self.note(
@@ -230,7 +230,7 @@ impl TomlWriter {
 }
 
 /// Returns the tunnel address of one side and the networks behind it, in file order.
-fn side(address: Option<IpAddr>, networks: &[Network], of: impl Fn(&Network) -> Prefix) -> Vec<Prefix> {
+fn side(address: Option<IpAddr>, networks: &[NetworkPair], of: impl Fn(&NetworkPair) -> Prefix) -> Vec<Prefix> {
     address.map(Prefix::host).into_iter().chain(networks.iter().map(|net| network(of(net)))).collect()
 }
 

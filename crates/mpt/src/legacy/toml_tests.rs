@@ -3,10 +3,10 @@ use std::path::Path as File;
 use super::*;
 use crate::config::{self, File as Config, describe};
 use crate::legacy::model::Secret;
-use crate::legacy::{Source, samples};
+use crate::legacy::{SourceFile, samples};
 
 fn setup(connection: &str) -> LegacySetup {
-    let source = |file: &str, text: &str| Source { file: file.into(), text: text.into() };
+    let source = |file: &str, text: &str| SourceFile { file: file.into(), text: text.into() };
     let sources = [source("conf/interface.conf", samples::INTERFACE), source("conf/connections/c.conf", connection)];
     LegacySetup::read(&sources).unwrap()
 }
@@ -20,7 +20,7 @@ fn imported(setup: &LegacySetup) -> (Config, Vec<Note>) {
 }
 
 /// Returns the only connection as described from the running configuration, and as in the files.
-fn there_and_back(setup: &LegacySetup) -> [Connection; 2] {
+fn there_and_back(setup: &LegacySetup) -> [ConnectionConfig; 2] {
     let (file, _) = imported(setup);
     let mut in_files = setup.connections[0].clone();
     in_files.file = "c.conf".into();
@@ -44,7 +44,7 @@ fn the_measured_pair_survives_a_round_trip_through_toml() {
 fn networks_are_the_same_from_both_sides() {
     let mut setup = setup(samples::CONNECTION);
     let prefix = |text: &str| text.parse::<Prefix>().unwrap();
-    let network = |src, dst| Network { src_addr: prefix(src), dst_addr: prefix(dst) };
+    let network = |src, dst| NetworkPair { src_addr: prefix(src), dst_addr: prefix(dst) };
     setup.connections[0].networks = vec![network("10.81.0.0/24", "10.82.0.0/24"), network("fd81::/64", "fd82::/64")];
     let [running, in_files] = there_and_back(&setup);
     assert_eq!(running.networks, in_files.networks);
@@ -55,7 +55,7 @@ fn networks_are_the_same_from_both_sides() {
 #[test]
 fn a_prefix_with_bits_behind_its_length_is_its_network() {
     let mut setup = setup(samples::CONNECTION);
-    let network = |src: &str, dst: &str| Network { src_addr: src.parse().unwrap(), dst_addr: dst.parse().unwrap() };
+    let network = |src: &str, dst: &str| NetworkPair { src_addr: src.parse().unwrap(), dst_addr: dst.parse().unwrap() };
     setup.connections[0].networks = vec![network("10.81.0.9/24", "10.82.7.9/16"), network("1.2.3.4/0", "fd82::9/0")];
     let (file, _) = imported(&setup);
     let nets: Vec<_> = file.peers[0].networks.iter().map(ToString::to_string).collect();

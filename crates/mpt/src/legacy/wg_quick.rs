@@ -33,7 +33,7 @@ fn without_comment(line: &str) -> &str {
 #[derive(Default)]
 struct WgQuick<'a> {
     name: &'a str,
-    section: Section,
+    section: WgQuickSection,
     top: String,
     addresses: Vec<IpNet>,
     name_servers: Vec<IpAddr>,
@@ -43,7 +43,7 @@ struct WgQuick<'a> {
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Section {
+enum WgQuickSection {
     #[default]
     None,
     Interface,
@@ -61,9 +61,9 @@ impl WgQuick<'_> {
     fn line(&mut self, line: usize, text: &str) {
         match text.to_ascii_lowercase().as_str() {
             "" => {}
-            "[interface]" => self.section = Section::Interface,
+            "[interface]" => self.section = WgQuickSection::Interface,
             "[peer]" => {
-                self.section = Section::Peer;
+                self.section = WgQuickSection::Peer;
                 self.peers.push(WgPeer::default());
             }
             _ => match text.split_once('=') {
@@ -76,16 +76,16 @@ impl WgQuick<'_> {
     fn setting(&mut self, line: usize, key: &str, value: &str) {
         let peer = self.peers.last_mut();
         match (self.section, key.to_ascii_lowercase().as_str(), peer) {
-            (Section::Interface, "privatekey", _) => line_of(&mut self.top, "private_key", value),
-            (Section::Interface, "listenport", _) => {
+            (WgQuickSection::Interface, "privatekey", _) => line_of(&mut self.top, "private_key", value),
+            (WgQuickSection::Interface, "listenport", _) => {
                 let _ = writeln!(self.top, "port = {value}");
             }
-            (Section::Interface, "address", _) => self.addresses = self.list(line, key, value),
-            (Section::Interface, "dns", _) => self.name_servers(line, value),
-            (Section::Peer, "publickey", Some(peer)) => line_of(&mut peer.keys, "public_key", value),
-            (Section::Peer, "presharedkey", Some(peer)) => line_of(&mut peer.keys, "preshared_key", value),
-            (Section::Peer, "endpoint", Some(peer)) => peer.endpoint = Some(value.to_owned()),
-            (Section::Peer, "allowedips", Some(_)) => {
+            (WgQuickSection::Interface, "address", _) => self.addresses = self.list(line, key, value),
+            (WgQuickSection::Interface, "dns", _) => self.name_servers(line, value),
+            (WgQuickSection::Peer, "publickey", Some(peer)) => line_of(&mut peer.keys, "public_key", value),
+            (WgQuickSection::Peer, "presharedkey", Some(peer)) => line_of(&mut peer.keys, "preshared_key", value),
+            (WgQuickSection::Peer, "endpoint", Some(peer)) => peer.endpoint = Some(value.to_owned()),
+            (WgQuickSection::Peer, "allowedips", Some(_)) => {
                 let networks: Vec<IpNet> = self.list(line, key, value);
                 let networks = networks.iter().map(IpNet::trunc);
                 self.peers.last_mut().expect("it is there").networks.extend(networks);

@@ -10,15 +10,15 @@
 use std::fmt::Write;
 use std::net::IpAddr;
 
-use super::model::{Connection, ConnectionPath, Interface, Network, Prefix, Public, TunnelInterface};
+use super::model::{ConnectionConfig, ConnectionPath, Interface, NetworkPair, Prefix, Public, TunnelInterface};
 
 /// Formats a connection for its file.
-pub fn file(connection: &Connection) -> String {
+pub fn file(connection: &ConnectionConfig) -> String {
     text(connection, true)
 }
 
 /// Formats a connection for the peer.
-pub fn message(connection: &Connection) -> String {
+pub fn message(connection: &ConnectionConfig) -> String {
     text(connection, false)
 }
 
@@ -36,7 +36,7 @@ pub fn interface(interface: &Interface) -> String {
     out.0
 }
 
-fn text(connection: &Connection, with_key: bool) -> String {
+fn text(connection: &ConnectionConfig, with_key: bool) -> String {
     let mut out = IniWriter(";;;;;;; Multipath connection\n".into());
     out.connection(connection);
     if let Some(key) = connection.auth_key.as_ref().filter(|_| with_key) {
@@ -55,7 +55,7 @@ fn text(connection: &Connection, with_key: bool) -> String {
 struct IniWriter(String);
 
 impl IniWriter {
-    fn connection(&mut self, c: &Connection) {
+    fn connection(&mut self, c: &ConnectionConfig) {
         self.section("connection");
         self.text("name", &c.name);
         self.line("permission", c.permission);
@@ -95,7 +95,7 @@ impl IniWriter {
         self.line("window_size", p.window_size);
     }
 
-    fn network(&mut self, number: usize, n: &Network) {
+    fn network(&mut self, number: usize, n: &NetworkPair) {
         self.section(&format!("net_{number}"));
         self.line("ip_ver", version(n.src_addr.address.is_ipv6()));
         self.line("src_addr", n.src_addr);
@@ -156,9 +156,9 @@ mod tests {
     use crate::legacy::samples;
     use mpt_proto::legacy::wire::AuthType;
 
-    fn read(text: &str) -> Connection {
+    fn read(text: &str) -> ConnectionConfig {
         let (mut problems, mut notes) = (vec![], vec![]);
-        let connection = Connection::read(&Ini::parse("c.conf", text, &mut problems), &mut problems, &mut notes);
+        let connection = ConnectionConfig::read(&Ini::parse("c.conf", text, &mut problems), &mut problems, &mut notes);
         assert_eq!((problems, notes), (vec![], vec![]), "{text}");
         connection
     }
@@ -211,19 +211,19 @@ mod tests {
         )
     }
 
-    fn any_network() -> impl Strategy<Value = Network> {
+    fn any_network() -> impl Strategy<Value = NetworkPair> {
         let both = |v6| (any_prefix(v6), any_prefix(v6));
-        any::<bool>().prop_flat_map(both).prop_map(|(src_addr, dst_addr)| Network { src_addr, dst_addr })
+        any::<bool>().prop_flat_map(both).prop_map(|(src_addr, dst_addr)| NetworkPair { src_addr, dst_addr })
     }
 
-    fn any_connection() -> impl Strategy<Value = Connection> {
+    fn any_connection() -> impl Strategy<Value = ConnectionConfig> {
         let addresses = |v6| (Just(v6), option::of(of_version(v6)), option::of(of_version(v6)));
         let ports = (any::<u16>(), any::<u16>(), 1..=u16::MAX, 1..=u16::MAX);
         let numbers = (0..4_u8, any::<u8>(), 0..10_001_u16, 1..3_600_000_u32, 0..3_u8);
         let lists = (prop::collection::vec(any_path(), 0..5), prop::collection::vec(any_network(), 0..3));
         let texts = (any_text(), option::of(any_text()));
         let parts = (any::<bool>().prop_flat_map(addresses), ports, numbers, lists, texts);
-        parts.prop_map(|(a, p, n, (paths, networks), (name, key))| Connection {
+        parts.prop_map(|(a, p, n, (paths, networks), (name, key))| ConnectionConfig {
             file: "c.conf".into(),
             name,
             permission: n.0,

@@ -19,7 +19,7 @@ pub struct Channel {
 
 /// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum ReadProgress {
     /// More may be pending.
     More,
     /// Nothing is pending.
@@ -82,13 +82,13 @@ impl Channel {
     ///
     /// # Errors
     /// The connection has failed, or what arrived is no TLS.
-    pub fn receive(&mut self, into: &mut Vec<u8>) -> io::Result<Progress> {
+    pub fn receive(&mut self, into: &mut Vec<u8>) -> io::Result<ReadProgress> {
         let start = into.len();
         while into.len() - start < READ {
             match self.tls.read_tls(&mut self.tcp) {
-                Ok(0) => return Ok(Progress::Closed),
+                Ok(0) => return Ok(ReadProgress::Closed),
                 Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Progress::Waits),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(ReadProgress::Waits),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             }
@@ -102,10 +102,10 @@ impl Channel {
             into.resize(before + state.plaintext_bytes_to_read(), 0);
             self.tls.reader().read_exact(&mut into[before..])?;
             if state.peer_has_closed() {
-                return Ok(Progress::Closed);
+                return Ok(ReadProgress::Closed);
             }
         }
-        Ok(Progress::More)
+        Ok(ReadProgress::More)
     }
 
     /// Sends `bytes` and everything before them, and waits for that until the deadline.
@@ -142,8 +142,8 @@ impl Channel {
         self.wait(self.interest(), deadline)?;
         self.flush()?;
         match self.receive(into)? {
-            Progress::Closed => Err(ErrorKind::UnexpectedEof.into()),
-            Progress::More | Progress::Waits => Ok(()),
+            ReadProgress::Closed => Err(ErrorKind::UnexpectedEof.into()),
+            ReadProgress::More | ReadProgress::Waits => Ok(()),
         }
     }
 

@@ -23,12 +23,12 @@ use super::frame::Side;
 use super::pump::{Counters, End, Pump};
 use super::upgrade::{self, Head, MAX_HEAD};
 use super::{ALPN, provider, set_congestion_control};
-use crate::config::tls::{Host, TlsServer};
+use crate::config::tls::{TlsHost, TlsServer};
 use crate::resolver::{self, Lookup};
 
 /// The server, and the way to it.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct TlsTarget {
     /// The server.
     pub server: TlsServer,
     /// The interface of the path.
@@ -39,7 +39,7 @@ pub struct Target {
 
 /// A change of the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum TlsEvent {
     /// It carries datagrams, to this address.
     Connected(SocketAddr),
     /// It could not be opened: the reason, and a hint.
@@ -50,7 +50,7 @@ pub enum Event {
     Closed,
 }
 
-enum Command {
+enum TlsCommand {
     /// Connect. A name is looked up in this way.
     Connect(Lookup),
     /// End the connection.
@@ -59,21 +59,21 @@ enum Command {
 
 /// The thread, which ends with this value. Its descriptor is readable when there is an event.
 #[derive(Debug)]
-pub struct Client {
-    commands: mpsc::Sender<Command>,
-    events: mpsc::Receiver<Event>,
+pub struct TlsClient {
+    commands: mpsc::Sender<TlsCommand>,
+    events: mpsc::Receiver<TlsEvent>,
     wake: UnixStream,
     dropped: Arc<Counters>,
     /// The address of its socket on loopback: the peer's address to the core.
     local: SocketAddr,
 }
 
-impl Client {
+impl TlsClient {
     /// Starts the thread. `daemon` is the address of the path's socket on loopback.
     ///
     /// # Errors
     /// The system refused a socket or a thread.
-    pub fn start(target: Target, daemon: SocketAddr) -> io::Result<Self> {
+    pub fn start(target: TlsTarget, daemon: SocketAddr) -> io::Result<Self> {
         let (wake, far) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         let udp = open_loopback(Ipv4Addr::LOCALHOST)?;
@@ -93,22 +93,22 @@ impl Client {
 
     /// Connects.
     pub fn connect(&self, lookup: Lookup) {
-        self.command(Command::Connect(lookup));
+        self.command(TlsCommand::Connect(lookup));
     }
 
     /// Ends the connection.
     pub fn close(&self) {
-        self.command(Command::Close);
+        self.command(TlsCommand::Close);
     }
 
-    fn command(&self, command: Command) {
+    fn command(&self, command: TlsCommand) {
         // Both fail only if the thread has ended, which its events show.
         let _ = self.commands.send(command);
         let _ = (&self.wake).write(&[0]);
     }
 
     /// Returns the events since the last call.
-    pub fn take_events(&self) -> Vec<Event> {
+    pub fn take_events(&self) -> Vec<TlsEvent> {
         while matches!((&self.wake).read(&mut [0; 64]), Ok(1..)) {}
         self.events.try_iter().collect()
     }
@@ -119,17 +119,17 @@ impl Client {
     }
 }
 
-impl AsFd for Client {
+impl AsFd for TlsClient {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 }
 
 struct Thread {
-    target: Target,
+    target: TlsTarget,
     daemon: SocketAddr,
-    commands: mpsc::Receiver<Command>,
-    events: mpsc::Sender<Event>,
+    commands: mpsc::Receiver<TlsCommand>,
+    events: mpsc::Sender<TlsEvent>,
     wake: UnixStream,
     dropped: Arc<Counters>,
 }
@@ -139,12 +139,12 @@ impl Thread {
     fn run(self, udp: Socket) {
         let (mut udp, mut receive) = (udp, Receive::new());
         while let Ok(command) = self.commands.recv() {
-            let Command::Connect(lookup) = command else { continue };
+            let TlsCommand::Connect(lookup) = command else { continue };
             let event = match self.connect(&lookup) {
-                Err((why, hint)) => Event::Refused(why, hint),
+                Err((why, hint)) => TlsEvent::Refused(why, hint),
                 Ok((channel, address, first)) => {
                     let mut pump = Pump::new(channel, udp, self.daemon, Side::Client, &self.dropped);
-                    if !self.report(Event::Connected(address)) {
+                    if !self.report(TlsEvent::Connected(address)) {
                         return;
                     }
                     let end = self.pump(&mut pump, &first, &mut receive);
@@ -159,30 +159,30 @@ impl Thread {
     }
 
     /// Carries datagrams until the connection or a command ends it.
-    fn pump(&self, pump: &mut Pump<'_>, first: &[u8], receive: &mut Receive) -> Event {
+    fn pump(&self, pump: &mut Pump<'_>, first: &[u8], receive: &mut Receive) -> TlsEvent {
         // There is a byte for each command, also for the one to connect.
         let mut first = first;
         loop {
             match pump.run(first, receive, Some(self.wake.as_fd())) {
-                End::Lost(why) => return Event::Ended(why),
+                End::Lost(why) => return TlsEvent::Ended(why),
                 End::Requested => {}
             }
             first = &[];
             match (&self.wake).read(&mut [0; 64]) {
                 Ok(1..) => {}
-                Ok(0) | Err(_) => return Event::Closed,
+                Ok(0) | Err(_) => return TlsEvent::Closed,
             }
             while let Ok(command) = self.commands.try_recv() {
-                if matches!(command, Command::Close) {
+                if matches!(command, TlsCommand::Close) {
                     pump.close();
-                    return Event::Closed;
+                    return TlsEvent::Closed;
                 }
             }
         }
     }
 
     /// Returns false if the daemon has dropped its end.
-    fn report(&self, event: Event) -> bool {
+    fn report(&self, event: TlsEvent) -> bool {
         self.events.send(event).is_ok() && (&self.wake).write_all(&[0]).is_ok()
     }
 
@@ -190,8 +190,8 @@ impl Thread {
     fn connect(&self, lookup: &Lookup) -> Result<(Channel, SocketAddr, Vec<u8>), (String, &'static str)> {
         let TlsServer { host, port, .. } = &self.target.server;
         let addresses = match host {
-            Host::Address(ip) => vec![*ip],
-            Host::Name(name) => resolver::look_up(lookup, self.target.mark)
+            TlsHost::Address(ip) => vec![*ip],
+            TlsHost::Name(name) => resolver::look_up(lookup, self.target.mark)
                 .map_err(|why| (format!("cannot look up {name}: {why}"), "is the name right? dig NAME"))?,
         };
         let mut failure = (format!("{host} has no address"), "is the name right? dig NAME");
@@ -245,15 +245,15 @@ impl Thread {
 }
 
 /// Begins a TLS connection. A name is sent in the clear, as a browser does (SNI).
-fn session(host: &Host, certificate: Option<[u8; 32]>) -> Result<ClientConnection, String> {
+fn session(host: &TlsHost, certificate: Option<[u8; 32]>) -> Result<ClientConnection, String> {
     let verifier = Verifier::new(certificate, provider());
     let config = ClientConfig::builder_with_provider(provider()).with_protocol_versions(&[&rustls::version::TLS13]);
     let config = config.map_err(|error| error.to_string())?.dangerous();
     let mut config = config.with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth();
     config.alpn_protocols = vec![ALPN.to_vec()];
     let name = match host {
-        Host::Address(ip) => ServerName::IpAddress((*ip).into()),
-        Host::Name(name) => ServerName::try_from(name.clone()).map_err(|error| error.to_string())?,
+        TlsHost::Address(ip) => ServerName::IpAddress((*ip).into()),
+        TlsHost::Name(name) => ServerName::try_from(name.clone()).map_err(|error| error.to_string())?,
     };
     ClientConnection::new(Arc::new(config), name).map_err(|error| error.to_string())
 }

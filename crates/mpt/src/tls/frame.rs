@@ -21,7 +21,7 @@ pub enum Side {
 
 /// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FrameKind {
     /// A datagram.
     Datagram,
     /// Requests an answer.
@@ -32,7 +32,7 @@ pub enum Kind {
     Close,
 }
 
-impl Kind {
+impl FrameKind {
     fn opcode(self) -> u8 {
         match self {
             Self::Datagram => 2,
@@ -70,7 +70,7 @@ impl Malformed {
 }
 
 /// Appends a frame to `out`. `mask` is the masking key of a client.
-pub fn encode(out: &mut Vec<u8>, kind: Kind, mask: Option<[u8; 4]>, payload: &[u8]) {
+pub fn encode(out: &mut Vec<u8>, kind: FrameKind, mask: Option<[u8; 4]>, payload: &[u8]) {
     let masked = if mask.is_some() { MASKED } else { 0 };
     out.push(FIN | kind.opcode());
     match u8::try_from(payload.len()) {
@@ -125,7 +125,7 @@ impl Decoder {
     ///
     /// # Errors
     /// The format is violated.
-    pub fn poll(&mut self) -> Result<Option<(Kind, &[u8])>, Malformed> {
+    pub fn poll(&mut self) -> Result<Option<(FrameKind, &[u8])>, Malformed> {
         let Some((kind, header, length)) = self.header(&self.buffer[self.done..])? else { return Ok(None) };
         let start = self.done + header;
         let end = start + length;
@@ -141,9 +141,9 @@ impl Decoder {
     }
 
     /// Returns the kind, the bytes of the header and those of the payload, as soon as they are known.
-    fn header(&self, bytes: &[u8]) -> Result<Option<(Kind, usize, usize)>, Malformed> {
+    fn header(&self, bytes: &[u8]) -> Result<Option<(FrameKind, usize, usize)>, Malformed> {
         let [first, second, rest @ ..] = bytes else { return Ok(None) };
-        let kind = Kind::of(first & OPCODE).filter(|_| first & !OPCODE == FIN).ok_or(Malformed::Kind)?;
+        let kind = FrameKind::of(first & OPCODE).filter(|_| first & !OPCODE == FIN).ok_or(Malformed::Kind)?;
         let is_masked = second & MASKED != 0;
         if is_masked != (self.side == Side::Server) {
             return Err(Malformed::Mask);
@@ -151,7 +151,7 @@ impl Decoder {
         let mask = if is_masked { MASK } else { 0 };
         match second & !MASKED {
             short if short <= MAX_SHORT => Ok(Some((kind, 2 + mask, usize::from(short)))),
-            LONG if kind == Kind::Datagram => {
+            LONG if kind == FrameKind::Datagram => {
                 let [high, low, ..] = rest else { return Ok(None) };
                 Ok(Some((kind, 4 + mask, usize::from(u16::from_be_bytes([*high, *low])))))
             }
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     /// Passes the bytes of a stream in pieces of `step`, and returns the frames.
-    fn decode(side: Side, stream: &[u8], step: usize) -> Result<Vec<(Kind, Vec<u8>)>, Malformed> {
+    fn decode(side: Side, stream: &[u8], step: usize) -> Result<Vec<(FrameKind, Vec<u8>)>, Malformed> {
         let (mut decoder, mut frames) = (Decoder::new(side), Vec::new());
         for piece in stream.chunks(step) {
             decoder.input().extend_from_slice(piece);
@@ -191,13 +191,13 @@ mod tests {
     fn frames_are_those_of_the_standard() {
         // RFC 6455 section 5.7, with the opcode of a binary frame.
         let mut out = Vec::new();
-        encode(&mut out, Kind::Datagram, None, b"Hello");
+        encode(&mut out, FrameKind::Datagram, None, b"Hello");
         assert_eq!(out, *b"\x82\x05Hello");
         out.clear();
-        encode(&mut out, Kind::Ping, Some([0x37, 0xfa, 0x21, 0x3d]), b"Hello");
+        encode(&mut out, FrameKind::Ping, Some([0x37, 0xfa, 0x21, 0x3d]), b"Hello");
         assert_eq!(out, [0x89, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58]);
         out.clear();
-        encode(&mut out, Kind::Datagram, None, &[7; 256]);
+        encode(&mut out, FrameKind::Datagram, None, &[7; 256]);
         assert_eq!(out[..4], [0x82, 0x7e, 0x01, 0x00]);
     }
 
@@ -228,9 +228,9 @@ mod tests {
                 lengths.iter().map(|length| (0..*length).map(|at| (at * 31 % 251) as u8).collect()).collect();
             for (side, mask) in [(Side::Client, None), (Side::Server, Some(mask))] {
                 let mut stream = Vec::new();
-                datagrams.iter().for_each(|datagram| encode(&mut stream, Kind::Datagram, mask, datagram));
+                datagrams.iter().for_each(|datagram| encode(&mut stream, FrameKind::Datagram, mask, datagram));
                 let frames = decode(side, &stream, step).unwrap();
-                let expected: Vec<_> = datagrams.iter().map(|datagram| (Kind::Datagram, datagram.clone())).collect();
+                let expected: Vec<_> = datagrams.iter().map(|datagram| (FrameKind::Datagram, datagram.clone())).collect();
                 prop_assert_eq!(frames, expected);
             }
         }

@@ -1,8 +1,8 @@
 //! The server's end of paths over TLS: a process of its own, without capabilities, that the daemon starts and watches.
 //!
-//! Standard output is the socket that listens, which the daemon has opened; standard input has one line, [`Start`], and
-//! its end is that of the daemon. A connection has a thread, and a UDP socket on loopback with an address that depends
-//! on its source, so that the daemon's limits for sources of handshakes hold for each source of connections.
+//! Standard output is the socket that listens, which the daemon has opened; standard input has one line, [`TlsStart`],
+//! and its end is that of the daemon. A connection has a thread, and a UDP socket on loopback with an address that
+//! depends on its source, so that the daemon's limits for sources of handshakes hold for each source of connections.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, BufRead as _, ErrorKind};
@@ -34,7 +34,7 @@ use crate::source::source;
 
 /// The data that the daemon passes, in a line of JSON.
 #[derive(Serialize, Deserialize)]
-pub struct Start {
+pub struct TlsStart {
     /// The certificates in PEM.
     pub chain: String,
     /// The private key in PEM.
@@ -54,7 +54,7 @@ pub fn run() -> Result<(), Failure> {
     privilege::drop_all()?;
     let mut line = Zeroizing::new(String::new());
     io::stdin().lock().read_line(&mut line).map_err(failed)?;
-    let start: Start = serde_json::from_str(&line).map_err(|_| failed(ErrorKind::InvalidData.into()))?;
+    let start: TlsStart = serde_json::from_str(&line).map_err(|_| failed(ErrorKind::InvalidData.into()))?;
     let output = nix::unistd::dup(io::stdout().lock()).map_err(|errno| failed(errno.into()))?;
     let listener = TcpListener::from(output);
     listener.set_nonblocking(true).map_err(failed)?;

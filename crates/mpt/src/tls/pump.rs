@@ -13,8 +13,8 @@ use mpt_linux::udp::{Datagrams, Receive, Socket};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
 
-use super::channel::{Channel, Progress, timeout};
-use super::frame::{self, Decoder, Kind, Side};
+use super::channel::{Channel, ReadProgress, timeout};
+use super::frame::{self, Decoder, FrameKind, Side};
 
 /// Counts what a connection has lost.
 #[derive(Debug, Default)]
@@ -101,8 +101,8 @@ impl<'c> Pump<'c> {
             }
             if tcp {
                 match self.channel.receive(self.decoder.input())? {
-                    Progress::Closed => return Ok(End::Lost("the other end closed the connection".to_owned())),
-                    Progress::More | Progress::Waits => {}
+                    ReadProgress::Closed => return Ok(End::Lost("the other end closed the connection".to_owned())),
+                    ReadProgress::More | ReadProgress::Waits => {}
                 }
                 self.heard = Instant::now();
                 if let Some(end) = self.deliver() {
@@ -153,7 +153,7 @@ impl<'c> Pump<'c> {
                     continue;
                 }
                 let mask = (self.side == Side::Client).then(|| self.masks.next()).transpose()?;
-                frame::encode(&mut self.waiting, Kind::Datagram, mask, datagram);
+                frame::encode(&mut self.waiting, FrameKind::Datagram, mask, datagram);
             }
         }
         Ok(())
@@ -164,13 +164,15 @@ impl<'c> Pump<'c> {
         let Self { decoder, batch, udp, daemon, waiting, side, masks, .. } = self;
         loop {
             match decoder.poll() {
-                Ok(Some((Kind::Datagram, datagram))) => batch.push(datagram, udp, *daemon),
-                Ok(Some((Kind::Ping, payload))) if waiting.len() < MAX_WAITING => {
+                Ok(Some((FrameKind::Datagram, datagram))) => batch.push(datagram, udp, *daemon),
+                Ok(Some((FrameKind::Ping, payload))) if waiting.len() < MAX_WAITING => {
                     let mask = (*side == Side::Client).then(|| masks.next().unwrap_or_default());
-                    frame::encode(waiting, Kind::Pong, mask, payload);
+                    frame::encode(waiting, FrameKind::Pong, mask, payload);
                 }
-                Ok(Some((Kind::Ping | Kind::Pong, _))) => {}
-                Ok(Some((Kind::Close, _))) => break Some(End::Lost("the other end closed the connection".to_owned())),
+                Ok(Some((FrameKind::Ping | FrameKind::Pong, _))) => {}
+                Ok(Some((FrameKind::Close, _))) => {
+                    break Some(End::Lost("the other end closed the connection".to_owned()));
+                }
                 Ok(None) => {
                     batch.send(udp, *daemon);
                     break None;
@@ -196,7 +198,7 @@ impl<'c> Pump<'c> {
         if self.side == Side::Client && now >= self.ping {
             self.ping = now + PING;
             let mask = self.masks.next().unwrap_or_default();
-            frame::encode(&mut self.waiting, Kind::Ping, Some(mask), &[]);
+            frame::encode(&mut self.waiting, FrameKind::Ping, Some(mask), &[]);
         }
         if now >= self.heard + SILENCE {
             return Some(End::Lost(format!("nothing came for {} s", SILENCE.as_secs())));
@@ -219,7 +221,7 @@ impl<'c> Pump<'c> {
     pub fn close(&mut self) {
         let mut last = Vec::new();
         let mask = (self.side == Side::Client).then(|| self.masks.next().unwrap_or_default());
-        frame::encode(&mut last, Kind::Close, mask, &1000_u16.to_be_bytes());
+        frame::encode(&mut last, FrameKind::Close, mask, &1000_u16.to_be_bytes());
         let _ = self.channel.send(&last);
         self.channel.close();
     }

@@ -4,7 +4,7 @@ use aws_lc_rs::digest;
 use base64ct::{Base64, Encoding as _};
 
 /// The key of a request, in base64.
-pub type Key = String;
+pub type WebSocketKey = String;
 
 /// The meaning of a head.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub enum Head<T> {
 }
 
 /// Returns a request for `path` of `host`. `nonce` is random.
-pub fn request(host: &str, path: &str, nonce: [u8; 16]) -> (String, Key) {
+pub fn request(host: &str, path: &str, nonce: [u8; 16]) -> (String, WebSocketKey) {
     let key = Base64::encode_string(&nonce);
     let text = format!(
         "GET {path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -28,7 +28,7 @@ pub fn request(host: &str, path: &str, nonce: [u8; 16]) -> (String, Key) {
 }
 
 /// Parses what a client has sent, and returns its key if it requests a WebSocket at `path`.
-pub fn parse_request(head: &[u8], path: &str) -> Head<Key> {
+pub fn parse_request(head: &[u8], path: &str) -> Head<WebSocketKey> {
     let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut request = httparse::Request::new(&mut fields);
     let length = match request.parse(head) {

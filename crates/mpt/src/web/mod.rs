@@ -27,7 +27,7 @@ use crate::Failure;
 use crate::control::RunDir;
 use crate::daemon::user;
 use crate::secrets::{self, LoosePermissions};
-use pages::Answer;
+use pages::HttpResponse;
 use request::Token;
 use samples::Samples;
 
@@ -132,7 +132,7 @@ fn answer(mut stream: TcpStream, site: &Site) {
     let deadline = Instant::now() + READ_LIMIT;
     let answer = match request::read(&mut stream, deadline, site.token.as_ref()) {
         Ok(request) => pages::answer(&request, &site.samples),
-        Err(refusal) => Answer::from(refusal),
+        Err(refusal) => HttpResponse::from(refusal),
     };
     let _ = write_until(&mut stream, &answer.into_bytes(), Instant::now() + WRITE_LIMIT);
 }

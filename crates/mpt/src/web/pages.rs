@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::history::{Curves, MAX_PATHS};
 use super::metrics;
-use super::request::{Refusal, Request};
+use super::request::{HttpError, HttpRequest};
 use super::samples::{Samples, Tunnel};
 use crate::control::Event;
 use crate::control::report::{PathReport, PeerReport, Report};
@@ -14,7 +14,7 @@ use crate::control::verdict::{has_trouble, share, state, verdict};
 
 /// An answer.
 #[derive(Debug)]
-pub struct Answer {
+pub struct HttpResponse {
     status: &'static str,
     kind: &'static str,
     /// Further fields, each with its line end.
@@ -23,25 +23,25 @@ pub struct Answer {
 }
 
 /// Answers a request.
-pub fn answer(request: &Request, samples: &Samples) -> Answer {
+pub fn answer(request: &HttpRequest, samples: &Samples) -> HttpResponse {
     match request.path.as_str() {
-        "/" => Answer::of(HTML, include_bytes!("page/index.html")),
-        "/page.js" => Answer::of(SCRIPT, include_bytes!("page/page.js")),
-        "/page.css" => Answer::of(STYLE, include_bytes!("page/page.css")),
-        "/uplot.js" => Answer::of(SCRIPT, include_bytes!("page/uPlot.iife.min.js")),
-        "/uplot.css" => Answer::of(STYLE, include_bytes!("page/uPlot.min.css")),
-        "/api/now" => Answer::json(&now(samples)),
+        "/" => HttpResponse::of(HTML, include_bytes!("page/index.html")),
+        "/page.js" => HttpResponse::of(SCRIPT, include_bytes!("page/page.js")),
+        "/page.css" => HttpResponse::of(STYLE, include_bytes!("page/page.css")),
+        "/uplot.js" => HttpResponse::of(SCRIPT, include_bytes!("page/uPlot.iife.min.js")),
+        "/uplot.css" => HttpResponse::of(STYLE, include_bytes!("page/uPlot.min.css")),
+        "/api/now" => HttpResponse::json(&now(samples)),
         "/api/history" => match history(request, samples) {
-            Some(curves) => Answer::json(&curves),
-            None => Answer::not_found("this path has no history: it does not exist, or too many others do\n"),
+            Some(curves) => HttpResponse::json(&curves),
+            None => HttpResponse::not_found("this path has no history: it does not exist, or too many others do\n"),
         },
         "/metrics" => {
             let reports: Vec<_> =
                 samples.lock().iter().map(|(name, tunnel)| (name.clone(), tunnel.report.clone().ok())).collect();
-            Answer::of(METRICS, metrics::text(&reports).as_bytes())
+            HttpResponse::of(METRICS, metrics::text(&reports).as_bytes())
         }
         "/healthz" => health(samples),
-        _ => Answer::not_found("there are /, /metrics and /healthz\n"),
+        _ => HttpResponse::not_found("there are /, /metrics and /healthz\n"),
     }
 }
 
@@ -125,13 +125,13 @@ fn peer(peer: &PeerReport) -> PeerNow {
     }
 }
 
-fn history(request: &Request, samples: &Samples) -> Option<Curves> {
+fn history(request: &HttpRequest, samples: &Samples) -> Option<Curves> {
     let is_day = request.value("span") == Some("day");
     samples.lock().get(request.value("tunnel")?)?.history.curves(request.value("peer")?, request.value("path")?, is_day)
 }
 
 /// 200 if every tunnel responds, and has a path that is up if it has any path.
-fn health(samples: &Samples) -> Answer {
+fn health(samples: &Samples) -> HttpResponse {
     let (mut text, mut is_well) = (String::new(), true);
     let tunnels = samples.lock();
     for (name, tunnel) in tunnels.iter() {
@@ -152,10 +152,13 @@ fn health(samples: &Samples) -> Answer {
     if tunnels.is_empty() {
         (text, is_well) = ("fail: no tunnel is running\n".to_owned(), false);
     }
-    Answer { status: if is_well { "200 OK" } else { "503 Service Unavailable" }, ..Answer::of(TEXT, text.as_bytes()) }
+    HttpResponse {
+        status: if is_well { "200 OK" } else { "503 Service Unavailable" },
+        ..HttpResponse::of(TEXT, text.as_bytes())
+    }
 }
 
-impl Answer {
+impl HttpResponse {
     fn of(kind: &'static str, body: &[u8]) -> Self {
         Self { status: "200 OK", kind, fields: "", body: body.to_vec() }
     }
@@ -178,24 +181,24 @@ impl Answer {
     }
 }
 
-impl From<Refusal> for Answer {
-    fn from(refusal: Refusal) -> Self {
+impl From<HttpError> for HttpResponse {
+    fn from(refusal: HttpError) -> Self {
         let (status, text) = match refusal {
-            Refusal::Malformed => ("400 Bad Request", "this is no request of HTTP/1 with one Host\n"),
-            Refusal::Method => ("405 Method Not Allowed", "only GET is answered\n"),
-            Refusal::TooLong => {
+            HttpError::Malformed => ("400 Bad Request", "this is no request of HTTP/1 with one Host\n"),
+            HttpError::Method => ("405 Method Not Allowed", "only GET is answered\n"),
+            HttpError::TooLong => {
                 ("431 Request Header Fields Too Large", "the head has more than 4096 bytes or 64 fields\n")
             }
-            Refusal::TooSlow => ("408 Request Timeout", "the request took more than 5 s\n"),
-            Refusal::Host => ("421 Misdirected Request", "use an address or localhost in place of a name\n"),
-            Refusal::Origin => ("403 Forbidden", "a page of another origin made this request\n"),
-            Refusal::Token => {
+            HttpError::TooSlow => ("408 Request Timeout", "the request took more than 5 s\n"),
+            HttpError::Host => ("421 Misdirected Request", "use an address or localhost in place of a name\n"),
+            HttpError::Origin => ("403 Forbidden", "a page of another origin made this request\n"),
+            HttpError::Token => {
                 ("401 Unauthorized", "the token of --token-file is the password; the user does not matter\n")
             }
         };
         let fields = match refusal {
-            Refusal::Method => "Allow: GET\r\n",
-            Refusal::Token => "WWW-Authenticate: Basic realm=\"mpt\", charset=\"UTF-8\"\r\n",
+            HttpError::Method => "Allow: GET\r\n",
+            HttpError::Token => "WWW-Authenticate: Basic realm=\"mpt\", charset=\"UTF-8\"\r\n",
             _ => "",
         };
         Self { status, fields, ..Self::of(TEXT, text.as_bytes()) }
@@ -222,7 +225,7 @@ mod tests {
     use super::*;
 
     fn text(target: &str, samples: &Samples) -> String {
-        String::from_utf8_lossy(&answer(&Request::new(target), samples).into_bytes()).into_owned()
+        String::from_utf8_lossy(&answer(&HttpRequest::new(target), samples).into_bytes()).into_owned()
     }
 
     fn with(report: Result<Report, String>) -> Samples {
@@ -282,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_refusal_has_its_status_and_a_reason() {
-        let text = String::from_utf8(Answer::from(Refusal::Token).into_bytes()).unwrap();
+        let text = String::from_utf8(HttpResponse::from(HttpError::Token).into_bytes()).unwrap();
         assert!(text.starts_with("HTTP/1.1 401 Unauthorized\r\n"), "{text}");
         assert!(
             text.contains("\r\nWWW-Authenticate: Basic realm=\"mpt\", charset=\"UTF-8\"\r\n\r\nthe token"),

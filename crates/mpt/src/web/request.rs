@@ -12,14 +12,14 @@ use base64ct::{Base64, Encoding as _};
 
 /// A request that may be answered.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct HttpRequest {
     /// The path, without the query.
     pub path: String,
     /// The query's keys and values, decoded.
     query: Vec<(String, String)>,
 }
 
-impl Request {
+impl HttpRequest {
     /// Returns a value of the query.
     pub fn value(&self, key: &str) -> Option<&str> {
         self.query.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
@@ -34,7 +34,7 @@ impl Request {
 
 /// A request that is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum HttpError {
     /// It is no HTTP, or has no host.
     Malformed,
     /// Another method than GET.
@@ -85,63 +85,63 @@ impl Token {
 }
 
 /// Reads the head of a request. What follows it is ignored.
-pub fn read(stream: &mut TcpStream, deadline: Instant, token: Option<&Token>) -> Result<Request, Refusal> {
+pub fn read(stream: &mut TcpStream, deadline: Instant, token: Option<&Token>) -> Result<HttpRequest, HttpError> {
     let mut head = Vec::with_capacity(MAX_HEAD);
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(Refusal::TooSlow);
+            return Err(HttpError::TooSlow);
         }
-        stream.set_read_timeout(Some(left)).map_err(|_| Refusal::Malformed)?;
+        stream.set_read_timeout(Some(left)).map_err(|_| HttpError::Malformed)?;
         let mut bytes = [0; MAX_HEAD];
         match stream.read(&mut bytes[..MAX_HEAD - head.len()]) {
-            Ok(0) => return Err(Refusal::Malformed),
+            Ok(0) => return Err(HttpError::Malformed),
             Ok(len) => head.extend_from_slice(&bytes[..len]),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                return Err(Refusal::TooSlow);
+                return Err(HttpError::TooSlow);
             }
-            Err(_) => return Err(Refusal::Malformed),
+            Err(_) => return Err(HttpError::Malformed),
         }
         match parse(&head, token) {
             Some(result) => return result,
-            None if head.len() == MAX_HEAD => return Err(Refusal::TooLong),
+            None if head.len() == MAX_HEAD => return Err(HttpError::TooLong),
             None => {}
         }
     }
 }
 
 /// Parses and checks a head; `None` while it is incomplete.
-fn parse(head: &[u8], token: Option<&Token>) -> Option<Result<Request, Refusal>> {
+fn parse(head: &[u8], token: Option<&Token>) -> Option<Result<HttpRequest, HttpError>> {
     let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut parsed = httparse::Request::new(&mut fields);
     match parsed.parse(head) {
         Ok(httparse::Status::Partial) => None,
         Ok(httparse::Status::Complete(_)) => Some(check(&parsed, token)),
-        Err(httparse::Error::TooManyHeaders) => Some(Err(Refusal::TooLong)),
-        Err(_) => Some(Err(Refusal::Malformed)),
+        Err(httparse::Error::TooManyHeaders) => Some(Err(HttpError::TooLong)),
+        Err(_) => Some(Err(HttpError::Malformed)),
     }
 }
 
-fn check(parsed: &httparse::Request<'_, '_>, token: Option<&Token>) -> Result<Request, Refusal> {
+fn check(parsed: &httparse::Request<'_, '_>, token: Option<&Token>) -> Result<HttpRequest, HttpError> {
     let fields = |name: &'static str| parsed.headers.iter().filter(move |field| field.name.eq_ignore_ascii_case(name));
     let text = |field: &httparse::Header<'_>| String::from_utf8_lossy(field.value).into_owned();
     let hosts: Vec<_> = fields("host").map(text).collect();
-    let [host] = &hosts[..] else { return Err(Refusal::Malformed) };
+    let [host] = &hosts[..] else { return Err(HttpError::Malformed) };
     if parsed.method != Some("GET") {
-        return Err(Refusal::Method);
+        return Err(HttpError::Method);
     }
     if !is_address(host) {
-        return Err(Refusal::Host);
+        return Err(HttpError::Host);
     }
     if fields("origin").any(|origin| !is_same_origin(&text(origin), host)) {
-        return Err(Refusal::Origin);
+        return Err(HttpError::Origin);
     }
     if token.is_some_and(|token| !fields("authorization").any(|field| token.is_in(field.value))) {
-        return Err(Refusal::Token);
+        return Err(HttpError::Token);
     }
     let (path, query) = split(parsed.path.unwrap_or("/"));
-    Ok(Request { path, query })
+    Ok(HttpRequest { path, query })
 }
 
 /// Returns true for an address or `localhost`, with or without a port.
@@ -197,11 +197,11 @@ const MAX_FIELDS: usize = 64;
 mod tests {
     use super::*;
 
-    fn outcome(head: &str) -> Option<Result<Request, Refusal>> {
+    fn outcome(head: &str) -> Option<Result<HttpRequest, HttpError>> {
         parse(head.as_bytes(), None)
     }
 
-    fn refusal(line: &str, fields: &str) -> Option<Refusal> {
+    fn refusal(line: &str, fields: &str) -> Option<HttpError> {
         outcome(&format!("{line}\r\n{fields}\r\n\r\n")).unwrap().err()
     }
 
@@ -216,10 +216,10 @@ mod tests {
         for host in
             ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", "", "[::1", "[x]", "[::1]x", "::1"]
         {
-            assert_eq!(of_host(host), Some(Refusal::Host), "{host}");
+            assert_eq!(of_host(host), Some(HttpError::Host), "{host}");
         }
-        assert_eq!(refusal("GET / HTTP/1.1", "X: y"), Some(Refusal::Malformed));
-        assert_eq!(refusal("GET / HTTP/1.1", "Host: 127.0.0.1\r\nHost: evil.example"), Some(Refusal::Malformed));
+        assert_eq!(refusal("GET / HTTP/1.1", "X: y"), Some(HttpError::Malformed));
+        assert_eq!(refusal("GET / HTTP/1.1", "Host: 127.0.0.1\r\nHost: evil.example"), Some(HttpError::Malformed));
     }
 
     #[test]
@@ -227,10 +227,10 @@ mod tests {
         let from = |origin: &str| refusal("GET / HTTP/1.1", &format!("Host: 127.0.0.1:9475\r\nOrigin: {origin}"));
         assert_eq!(from("http://127.0.0.1:9475"), None);
         for origin in ["http://evil.example", "http://127.0.0.1:8000", "null", "http://127.0.0.1:9475.evil.example"] {
-            assert_eq!(from(origin), Some(Refusal::Origin), "{origin}");
+            assert_eq!(from(origin), Some(HttpError::Origin), "{origin}");
         }
         for method in ["POST", "HEAD", "OPTIONS", "get"] {
-            assert_eq!(refusal(&format!("{method} / HTTP/1.1"), "Host: 127.0.0.1"), Some(Refusal::Method));
+            assert_eq!(refusal(&format!("{method} / HTTP/1.1"), "Host: 127.0.0.1"), Some(HttpError::Method));
         }
     }
 
@@ -255,25 +255,25 @@ mod tests {
         let wrong =
             ["Bearer abcdefghijklmnopqrsT", "Bearer abc", "Bearer", "Basic !!", "", "Digest abcdefghijklmnopqrst"];
         for field in wrong.map(str::to_owned).into_iter().chain([basic("abcdefghijklmnopqrst"), basic("a:b")]) {
-            assert_eq!(refused(&field), Some(Refusal::Token), "{field}");
+            assert_eq!(refused(&field), Some(HttpError::Token), "{field}");
         }
         let without = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
-        assert_eq!(parse(without, Some(&token)).unwrap().err(), Some(Refusal::Token));
+        assert_eq!(parse(without, Some(&token)).unwrap().err(), Some(HttpError::Token));
     }
 
     #[test]
     fn a_head_may_come_in_pieces_and_nonsense_is_refused() {
         assert_eq!(outcome("GET / HTTP/1.1\r\nHost: 127"), None);
-        assert_eq!(outcome("\u{0}\u{1}").unwrap(), Err(Refusal::Malformed));
+        assert_eq!(outcome("\u{0}\u{1}").unwrap(), Err(HttpError::Malformed));
         assert_eq!(
             outcome(&format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(65))).unwrap(),
-            Err(Refusal::TooLong)
+            Err(HttpError::TooLong)
         );
     }
 
     #[test]
     fn a_query_is_decoded() {
-        let request = Request::new("/api/history?peer=a%20b%2f%C3%A4&path=%zz%4&x");
+        let request = HttpRequest::new("/api/history?peer=a%20b%2f%C3%A4&path=%zz%4&x");
         assert_eq!(request.path, "/api/history");
         assert_eq!(
             (request.value("peer"), request.value("path"), request.value("x")),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::history::History;
 use crate::control::report::Report;
-use crate::control::watch::Item;
+use crate::control::watch::WatchItem;
 use crate::control::watch_all::{Change, watch_all};
 use crate::control::{Event, RunDir};
 
@@ -44,21 +44,21 @@ impl Samples {
         }
     }
 
-    fn handle(&self, name: &str, item: Item) {
+    fn handle(&self, name: &str, item: WatchItem) {
         let mut tunnels = self.lock();
         let Some(tunnel) = tunnels.get_mut(name) else { return };
         match item {
-            Item::Sample(sample) => {
+            WatchItem::Sample(sample) => {
                 tunnel.history.add(sample.time_ms, &sample.report);
                 tunnel.report = Ok(Arc::new(sample.report));
             }
-            Item::Event(event) => {
+            WatchItem::Event(event) => {
                 if tunnel.events.len() >= MAX_EVENTS {
                     tunnel.events.pop_front();
                 }
                 tunnel.events.push_back(event);
             }
-            Item::Lost { .. } => {}
+            WatchItem::Lost { .. } => {}
         }
     }
 }

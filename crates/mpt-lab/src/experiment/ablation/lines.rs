@@ -1,10 +1,10 @@
 //! Size of a rule: the lines of the files that contain nothing else, without tests, comments and blank lines.
 
-use mpt_proto::tuning::Rule;
+use mpt_proto::tuning::Heuristic;
 use std::{fs, path::Path};
 
 /// Returns the lines of a rule's own files; none if it has no file of its own, or outside of the source tree.
-pub fn of(rule: Rule) -> Option<usize> {
+pub fn of(rule: Heuristic) -> Option<usize> {
     let (_, files) = FILES.iter().find(|(known, _)| *known == rule)?;
     files.iter().map(|file| fs::read_to_string(Path::new(CORE).join(file)).ok().map(|text| count(&text))).sum()
 }
@@ -18,16 +18,16 @@ fn count(text: &str) -> usize {
 const CORE: &str = "crates/mpt-proto/src";
 
 /// Files that contain nothing but one rule.
-const FILES: &[(Rule, &[&str])] = &[
-    (Rule::AckDelay, &["inner/ack_delay.rs"]),
-    (Rule::AckFilter, &["inner/ack_filter.rs"]),
-    (Rule::ReservedPath, &["sched/reserve.rs"]),
-    (Rule::LinkRate, &["path/packet_pair.rs"]),
-    (Rule::UdpShaper, &["inner/udp_shaper.rs"]),
-    (Rule::InitialProbes, &["path/loss_gate.rs"]),
-    (Rule::HeaderCompression, &["peer/native/header_compression.rs"]),
-    (Rule::Fec, &["peer/native/fec.rs"]),
-    (Rule::IdleMemory, &["peer/native/idle.rs"]),
+const FILES: &[(Heuristic, &[&str])] = &[
+    (Heuristic::AckDelay, &["inner/ack_delay.rs"]),
+    (Heuristic::AckFilter, &["inner/ack_filter.rs"]),
+    (Heuristic::ReservedPath, &["sched/reserve.rs"]),
+    (Heuristic::LinkRate, &["path/packet_pair.rs"]),
+    (Heuristic::UdpShaper, &["inner/udp_shaper.rs"]),
+    (Heuristic::InitialProbes, &["path/loss_gate.rs"]),
+    (Heuristic::HeaderCompression, &["peer/native/header_compression.rs"]),
+    (Heuristic::Fec, &["peer/native/fec.rs"]),
+    (Heuristic::IdleMemory, &["peer/native/idle.rs"]),
 ];
 
 #[cfg(test)]

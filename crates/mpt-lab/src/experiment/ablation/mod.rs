@@ -186,7 +186,7 @@ impl Comparison {
 
 /// Answer to the question of what switching a rule off costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AblationVerdict {
     /// More than 1 %, with 95 % confidence.
     CostsMore,
     /// Less than 1 %, with 95 % confidence.
@@ -195,7 +195,7 @@ pub enum Verdict {
     Undecided,
 }
 
-impl Verdict {
+impl AblationVerdict {
     /// Returns the verdict on a mean log-ratio; undecided without an interval.
     pub fn on(estimate: Estimate) -> Self {
         match (estimate.low(), estimate.high()) {
@@ -223,7 +223,7 @@ fn one_percent() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mpt_proto::tuning::Rule;
+    use mpt_proto::tuning::Heuristic;
     use std::time::Duration;
 
     #[test]
@@ -237,7 +237,7 @@ mod tests {
     fn the_selection_and_the_estimate_use_different_seeds() {
         let few = cases(Set::Mixes, 7, Some(Duration::from_secs(1)));
         let mut ablation = Ablation::new(few, 1, 2);
-        let comparison = ablation.measure(Tuning::default().without(Rule::HeaderCompression), &|_, _| ());
+        let comparison = ablation.measure(Tuning::default().without(Heuristic::HeaderCompression), &|_, _| ());
         assert_eq!((comparison.screened.len(), comparison.most_helped.len()), (7, 5));
         assert!(comparison.screened.iter().all(|effect| effect.log_ratios.len() == 1));
         assert!(comparison.most_helped.iter().all(|effect| effect.log_ratios.len() == 2));
@@ -255,10 +255,10 @@ mod tests {
 
     #[test]
     fn a_verdict_needs_the_whole_interval() {
-        let on = |mean, half| Verdict::on(Estimate { mean, half });
-        assert_eq!(on(0.05, Some(0.02)), Verdict::CostsMore);
-        assert_eq!(on(0.05, Some(0.045)), Verdict::Undecided);
-        assert_eq!(on(-0.05, Some(0.02)), Verdict::CostsLess);
-        assert_eq!(on(0.05, None), Verdict::Undecided);
+        let on = |mean, half| AblationVerdict::on(Estimate { mean, half });
+        assert_eq!(on(0.05, Some(0.02)), AblationVerdict::CostsMore);
+        assert_eq!(on(0.05, Some(0.045)), AblationVerdict::Undecided);
+        assert_eq!(on(-0.05, Some(0.02)), AblationVerdict::CostsLess);
+        assert_eq!(on(0.05, None), AblationVerdict::Undecided);
     }
 }

@@ -1,6 +1,6 @@
 //! Tables and JSON of an ablation.
 
-use super::{Comparison, Effect, Estimate, MOST_HELPED, Verdict, median};
+use super::{AblationVerdict, Comparison, Effect, Estimate, MOST_HELPED, median};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -49,7 +49,7 @@ fn verdict(rules: &str, comparison: &Comparison) -> String {
         "{note}verdict: {rules}: these {}: {}, {}; all {}: {}\n",
         comparison.most_helped.len(),
         percent(helped),
-        Verdict::on(helped).text(),
+        AblationVerdict::on(helped).text(),
         comparison.screened.len(),
         percent(all),
     )
@@ -70,7 +70,7 @@ pub fn markdown_row(rule: &str, lines: Option<usize>, comparison: &Comparison) -
         return format!("| `{rule}` | {lines} | - | - | - | no case could be run |\n");
     }
     let (helped, all) = (comparison.of_most_helped(), comparison.of_all());
-    let verdict = if comparison.is_equal() { "no run differs" } else { Verdict::on(helped).text() };
+    let verdict = if comparison.is_equal() { "no run differs" } else { AblationVerdict::on(helped).text() };
     let mut names: Vec<String> = comparison.most_helped.iter().map(name).collect();
     names.dedup();
     let names = names.join(", ");

@@ -10,18 +10,18 @@ use std::{
 
 /// A measurement that runs.
 pub(super) struct Counters {
-    ends: Vec<End>,
+    ends: Vec<EndCounters>,
 }
 
-struct End {
+struct EndCounters {
     processes: Vec<u32>,
-    before: Usage,
+    before: ProcessUsage,
     perf: Option<Child>,
 }
 
 /// Usage of some processes since their start.
 #[derive(Clone, Copy, Default)]
-struct Usage {
+struct ProcessUsage {
     user: u64,
     system: u64,
     /// Voluntary context switches of all threads.
@@ -35,7 +35,7 @@ impl Counters {
     pub(super) fn start(ends: &[Vec<u32>; 2]) -> Self {
         let start = |processes: &Vec<u32>| {
             let perf = perf(processes);
-            End { processes: processes.clone(), before: Usage::of(processes), perf }
+            EndCounters { processes: processes.clone(), before: ProcessUsage::of(processes), perf }
         };
         Self { ends: ends.iter().map(start).collect() }
     }
@@ -45,7 +45,7 @@ impl Counters {
         let packets = bytes / PACKET;
         let gigabytes = bytes / 1e9;
         let mut costs = self.ends.into_iter().map(|end| {
-            let after = Usage::of(&end.processes);
+            let after = ProcessUsage::of(&end.processes);
             let ticks = |now: u64, then: u64| now.saturating_sub(then) as f64;
             EndCost {
                 user: ticks(after.user, end.before.user) / TICKS / gigabytes,
@@ -59,7 +59,7 @@ impl Counters {
     }
 }
 
-impl Usage {
+impl ProcessUsage {
     fn of(processes: &[u32]) -> Self {
         processes.iter().fold(Self::default(), |sum, process| {
             let read = |file: &str| fs::read_to_string(format!("/proc/{process}/{file}")).unwrap_or_default();
@@ -169,11 +169,11 @@ mod tests {
     #[test]
     fn the_time_of_this_process_is_counted() {
         let own = [std::process::id()];
-        let before = Usage::of(&own);
+        let before = ProcessUsage::of(&own);
         let mut sum = 0_u64;
-        while Usage::of(&own).user + Usage::of(&own).system < before.user + before.system + 3 {
+        while ProcessUsage::of(&own).user + ProcessUsage::of(&own).system < before.user + before.system + 3 {
             sum = std::hint::black_box(sum.wrapping_mul(31).wrapping_add(7));
         }
-        assert!(Usage::of(&own).user >= before.user);
+        assert!(ProcessUsage::of(&own).user >= before.user);
     }
 }

@@ -95,13 +95,13 @@ pub const CALLS: [(&str, &[&str]); 6] = [
 ];
 
 /// One round.
-struct Sample {
+struct CostSample {
     goodput: f64,
     ends: [EndCost; 2],
     call: Option<CallDelay>,
 }
 
-impl Sample {
+impl CostSample {
     fn total(&self) -> f64 {
         self.ends.iter().map(|end| end.user + end.system).sum()
     }
@@ -126,7 +126,7 @@ impl Subject {
     }
 
     /// Starts the tunnel and measures it once.
-    fn measure(&self, cost: &Cost, topology: &Topology) -> Result<Sample> {
+    fn measure(&self, cost: &Cost, topology: &Topology) -> Result<CostSample> {
         match self {
             Self::Mpt(_, program, mode) => {
                 let layout = Layout { mode: *mode, ..Layout::native(&cost.paths) };
@@ -148,7 +148,7 @@ impl Cost {
     /// # Errors
     /// No network namespaces, or links that cannot be built.
     pub fn run(&self, subjects: &[Subject], report: &mut dyn FnMut(String)) -> Result<Vec<Row>> {
-        let mut samples: Vec<Vec<Sample>> = subjects.iter().map(|_| Vec::new()).collect();
+        let mut samples: Vec<Vec<CostSample>> = subjects.iter().map(|_| Vec::new()).collect();
         let mut failed = vec![false; subjects.len()];
         for round in 0..self.rounds {
             for (number, subject) in
@@ -169,7 +169,7 @@ impl Cost {
     }
 
     /// Measures a tunnel that is up. The first second is not counted: it has the start of the flow.
-    fn sample(&self, topology: &Topology, to: IpAddr, ends: &[Vec<u32>; 2]) -> Result<Sample> {
+    fn sample(&self, topology: &Topology, to: IpAddr, ends: &[Vec<u32>; 2]) -> Result<CostSample> {
         let warm_up = Iperf::tcp(to, WARM_UP);
         warm_up.run(&topology.a, &topology.b, &mut |_| {})?;
         let share = |end: usize, percent| CpuShare::limit(&format!("{}-{end}", topology.a.name()), &ends[end], percent);
@@ -188,7 +188,7 @@ impl Cost {
             p99: quantile(&quality.delays, 0.99),
             lost: quality.lost * 100.0,
         });
-        Ok(Sample { goodput: measured.goodput, ends, call })
+        Ok(CostSample { goodput: measured.goodput, ends, call })
     }
 }
 
@@ -196,9 +196,9 @@ impl Cost {
 const WARM_UP: Duration = Duration::from_secs(1);
 
 impl Row {
-    fn new(name: &str, samples: &[Sample]) -> Self {
+    fn new(name: &str, samples: &[CostSample]) -> Self {
         let range = |values: Vec<f64>| [0.5, 0.0, 1.0].map(|q| quantile(&values, q));
-        let of = |f: &dyn Fn(&Sample) -> f64| samples.iter().map(f).collect::<Vec<_>>();
+        let of = |f: &dyn Fn(&CostSample) -> f64| samples.iter().map(f).collect::<Vec<_>>();
         let end = |end: usize| EndCost {
             user: quantile(&of(&|sample| sample.ends[end].user), 0.5),
             system: quantile(&of(&|sample| sample.ends[end].system), 0.5),
@@ -213,7 +213,7 @@ impl Row {
             name: name.to_owned(),
             goodput: range(of(&|sample| sample.goodput)),
             ends: [end(0), end(1)],
-            total: range(of(&Sample::total)),
+            total: range(of(&CostSample::total)),
             call: samples.iter().all(|sample| sample.call.is_some()).then(|| {
                 let call = |f: fn(&CallDelay) -> f64| quantile(&of(&|s| f(&s.call.unwrap_or_default())), 0.5);
                 CallDelay { median: call(|c| c.median), p99: call(|c| c.p99), lost: call(|c| c.lost) }

@@ -2,7 +2,7 @@
 //!
 //! No constant of the core may be chosen by this seed: the file is a report.
 
-use super::{Outcome, Population, report};
+use super::{MixOutcome, Population, report};
 use mpt_proto::tuning::Tuning;
 use mpt_sim::seed::Seed;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub fn compute(numbers: impl IntoIterator<Item = usize>, progress: &(dyn Fn(usiz
     text(&population.run(numbers, progress))
 }
 
-fn text(outcomes: &[Outcome]) -> String {
+fn text(outcomes: &[MixOutcome]) -> String {
     let mut text = HEAD.to_owned();
     for line in report::table(outcomes).lines() {
         text += format!("# {line}").trim_end();

@@ -33,7 +33,7 @@ pub struct Population {
 
 /// Results of one mix.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct MixOutcome {
     /// Number of the mix.
     pub number: usize,
     /// Its paths.
@@ -87,12 +87,12 @@ impl Population {
         &self,
         numbers: impl IntoIterator<Item = usize>,
         progress: &(dyn Fn(usize, usize) + Sync),
-    ) -> Vec<Outcome> {
+    ) -> Vec<MixOutcome> {
         let numbers: Vec<usize> = numbers.into_iter().collect();
         parallel::map(numbers.len(), |index| self.outcome(numbers[index]), progress)
     }
 
-    fn outcome(&self, number: usize) -> Outcome {
+    fn outcome(&self, number: usize) -> MixOutcome {
         let case = mix(self.seed, number);
         let all = self.simulate(&case, Contender::Mpt);
         let alone = (0..case.paths.len()).map(|path| goodput(&self.simulate(&case, Contender::Solo(path))));
@@ -110,7 +110,7 @@ impl Population {
         let ceiling = ceiling::between(&case, Duration::ZERO, self.length).expect("every path has a rate");
         let (start, stall) = (self.start(&case, &all), self.stall(&all));
         let added = self.call.then(|| self.added_delay(&case));
-        Outcome { number, ceiling, goodput: goodput(&all), best, start, stall, parts, added, case }
+        MixOutcome { number, ceiling, goodput: goodput(&all), best, start, stall, parts, added, case }
     }
 
     fn simulate(&self, case: &Case, contender: Contender) -> Run {

@@ -1,29 +1,33 @@
 //! Tables, the committed file and the picture of a population's distributions.
 
-use super::{Distribution, Outcome};
+use super::{Distribution, MixOutcome};
 use crate::chart::{Chart, Line};
 use std::fmt::Write as _;
 
 /// A measured quantity of an outcome.
-struct Quantity {
+struct OutcomeQuantity {
     name: &'static str,
     /// True if smaller values are better; the worst percentiles are then the highest.
     smaller_is_better: bool,
-    of: fn(&Outcome) -> Option<f64>,
+    of: fn(&MixOutcome) -> Option<f64>,
 }
 
-const QUANTITIES: [Quantity; 7] = [
-    Quantity { name: "of the ceiling", smaller_is_better: false, of: |outcome| Some(outcome.share()) },
-    Quantity { name: "of the best path alone", smaller_is_better: false, of: |outcome| Some(outcome.of_best()) },
-    Quantity { name: "of MPT over a part of the paths", smaller_is_better: false, of: Outcome::of_parts },
-    Quantity { name: "seconds to 80 % of the ceiling", smaller_is_better: true, of: |outcome| Some(outcome.start) },
-    Quantity { name: "longest stall, s", smaller_is_better: true, of: |outcome| Some(outcome.stall) },
-    Quantity {
+const QUANTITIES: [OutcomeQuantity; 7] = [
+    OutcomeQuantity { name: "of the ceiling", smaller_is_better: false, of: |outcome| Some(outcome.share()) },
+    OutcomeQuantity { name: "of the best path alone", smaller_is_better: false, of: |outcome| Some(outcome.of_best()) },
+    OutcomeQuantity { name: "of MPT over a part of the paths", smaller_is_better: false, of: MixOutcome::of_parts },
+    OutcomeQuantity {
+        name: "seconds to 80 % of the ceiling",
+        smaller_is_better: true,
+        of: |outcome| Some(outcome.start),
+    },
+    OutcomeQuantity { name: "longest stall, s", smaller_is_better: true, of: |outcome| Some(outcome.stall) },
+    OutcomeQuantity {
         name: "delay added to a call, median, ms",
         smaller_is_better: true,
         of: |outcome| outcome.added.map(|added| added.median),
     },
-    Quantity {
+    OutcomeQuantity {
         name: "delay added to a call, p99, ms",
         smaller_is_better: true,
         of: |outcome| outcome.added.map(|added| added.p99),
@@ -33,7 +37,7 @@ const QUANTITIES: [Quantity; 7] = [
 /// Number of cases that the report lists.
 const WORST: usize = 10;
 
-impl Outcome {
+impl MixOutcome {
     /// Returns the goodput as a share of the ceiling.
     pub fn share(&self) -> f64 {
         if self.ceiling > 0.0 { self.goodput / self.ceiling } else { 1.0 }
@@ -53,7 +57,7 @@ impl Outcome {
 }
 
 /// Returns the percentiles as a Markdown table, with 95 % confidence intervals.
-pub fn table(outcomes: &[Outcome]) -> String {
+pub fn table(outcomes: &[MixOutcome]) -> String {
     let mut text = String::from("| | worst | p5 | p10 | median | best |\n|---|---|---|---|---|---|\n");
     for quantity in &QUANTITIES {
         let values: Vec<f64> = outcomes.iter().filter_map(quantity.of).collect();
@@ -81,8 +85,8 @@ pub fn table(outcomes: &[Outcome]) -> String {
 }
 
 /// Returns the cases with the least share of the ceiling, with their links and the command that repeats them.
-pub fn worst(outcomes: &[Outcome], seed: u64, seconds: u64) -> String {
-    let mut order: Vec<&Outcome> = outcomes.iter().collect();
+pub fn worst(outcomes: &[MixOutcome], seed: u64, seconds: u64) -> String {
+    let mut order: Vec<&MixOutcome> = outcomes.iter().collect();
     order.sort_by(|a, b| a.share().total_cmp(&b.share()));
     let mut text = String::new();
     for outcome in order.into_iter().take(WORST) {
@@ -101,7 +105,7 @@ pub fn worst(outcomes: &[Outcome], seed: u64, seconds: u64) -> String {
 }
 
 /// Returns the line of a case in the committed file.
-pub fn line(outcome: &Outcome) -> String {
+pub fn line(outcome: &MixOutcome) -> String {
     let mut text = format!(
         "{:>3}  ceiling {:>7.1}  MPT {:>3.0} %  of the best path {:>4.2}  start {:>5.1} s  stall {:>5.2} s",
         outcome.number,
@@ -121,9 +125,9 @@ pub fn line(outcome: &Outcome) -> String {
 }
 
 /// Returns the cumulative distributions of the ratios as a chart.
-pub fn chart(outcomes: &[Outcome]) -> Chart {
+pub fn chart(outcomes: &[MixOutcome]) -> Chart {
     let lines = QUANTITIES.iter().enumerate().filter(|(_, quantity)| !quantity.smaller_is_better);
-    let line = |(colour, quantity): (usize, &Quantity)| Line {
+    let line = |(colour, quantity): (usize, &OutcomeQuantity)| Line {
         name: quantity.name.into(),
         colour,
         // Ratios above 2 would compress the part of interest.

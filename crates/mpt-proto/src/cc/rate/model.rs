@@ -13,7 +13,7 @@ use crate::tuning::cc::rate::{
     MAX_PROBE_INTERVAL, MIN_DRAIN_TIME, MIN_PROBE_INTERVAL, MIN_STARTUP_ACKS, MIN_WINDOW, PROBE_RTT_PACKETS,
     PROBE_SUCCESS_RATIO, STARTUP_LOSS_THRESHOLD, WINDOW_SLACK,
 };
-use crate::tuning::{Rule, Tuning};
+use crate::tuning::{Heuristic, Tuning};
 
 /// The rate model of one path.
 #[derive(Clone, Debug)]
@@ -212,7 +212,7 @@ impl PathModel {
         let duration = self.delay.srtt() + self.time_for(PROBE_RTT_PACKETS);
         if low_since.is_some_and(|since| ack.now.since(since) > duration) {
             if half {
-                self.delay.on_half_window_done(ack.now, self.tuning.has(Rule::StandingQueue));
+                self.delay.on_half_window_done(ack.now, self.tuning.has(Heuristic::StandingQueue));
             } else {
                 self.delay.on_probe_rtt_done(ack.now);
             }
@@ -270,7 +270,7 @@ impl PathModel {
     /// queue in any case.
     fn is_bursty(&self, ack: &AckSample) -> bool {
         let within_jitter = self.delay.queue() < self.delay.target() + self.delay.jitter() * MAX_BURST_JITTERS;
-        self.tuning.has(Rule::BurstyStartup)
+        self.tuning.has(Heuristic::BurstyStartup)
             && within_jitter
             && !self.delay.is_low_jitter()
             && ack.peak.bytes() as f64 > self.bandwidth.rate() * BURST_PEAK_RATIO

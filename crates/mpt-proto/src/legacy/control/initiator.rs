@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use super::{Accept, Code, ControlEvent, ControlTransmit, LegacyConnection, LegacyPath, Pair, Refused};
+use super::{Accept, AddressPair, Code, ControlEvent, ControlTransmit, LegacyConnection, LegacyPath, Refused};
 use crate::legacy::wire::{AuthKey, AuthType, ControlMessage, DOWN, Nonce, Opcode, PathEnds, UP};
 use crate::time::Time;
 
@@ -35,7 +35,7 @@ pub(super) enum ReplyOutcome {
 
 #[derive(Debug)]
 struct SentRequest {
-    pair: Pair,
+    pair: AddressPair,
     to: SocketAddr,
     opcode: Opcode,
     code: u8,
@@ -77,7 +77,7 @@ impl RequestSender {
         self.queue.push_back(SentRequest { code, path: Some(path), ..request });
     }
 
-    pub(super) fn is_sending_status(&self, pair: Pair, path: LegacyPath) -> bool {
+    pub(super) fn is_sending_status(&self, pair: AddressPair, path: LegacyPath) -> bool {
         self.queue.iter().any(|exchange| exchange.pair == pair && exchange.path == Some(path))
     }
 
@@ -88,12 +88,12 @@ impl RequestSender {
     }
 
     /// Drops the exchanges of a connection.
-    pub(super) fn forget(&mut self, pair: Pair) {
+    pub(super) fn forget(&mut self, pair: AddressPair) {
         self.queue.retain(|exchange| exchange.pair != pair);
     }
 
     /// Sends the request of the connection's first exchange, if it has not been sent.
-    pub(super) fn drive(&mut self, now: Time, pair: Pair) -> Option<ControlTransmit> {
+    pub(super) fn drive(&mut self, now: Time, pair: AddressPair) -> Option<ControlTransmit> {
         let first = self.queue.iter_mut().find(|exchange| exchange.pair == pair)?;
         first.is_queued().then(|| first.send(now))
     }
@@ -102,7 +102,7 @@ impl RequestSender {
     pub(super) fn on_reply(
         &mut self,
         accept: &Accept,
-        pair: Pair,
+        pair: AddressPair,
         from: IpAddr,
         message: &ControlMessage<'_>,
         bytes: &[u8],
@@ -124,7 +124,7 @@ impl RequestSender {
         &mut self,
         now: Time,
         transmits: &mut VecDeque<ControlTransmit>,
-    ) -> Vec<(Pair, ControlEvent)> {
+    ) -> Vec<(AddressPair, ControlEvent)> {
         let mut failed = Vec::new();
         self.queue.retain_mut(|exchange| {
             if exchange.is_queued() || now < exchange.deadline {

@@ -55,7 +55,7 @@ pub struct ControlChannel {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LegacyConnection {
     /// Its identifier on the wire.
-    pub pair: Pair,
+    pub pair: AddressPair,
     /// The authentication of its status changes, in both directions.
     pub auth: AuthType,
     /// The shared key.
@@ -69,7 +69,7 @@ pub struct LegacyConnection {
 
 /// The two tunnel addresses, which identify a connection at both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Pair {
+pub struct AddressPair {
     /// This host's tunnel address.
     pub local: IpAddr,
     /// The peer's tunnel address.
@@ -100,7 +100,7 @@ pub enum ControlEvent {
     /// The peer reports that a path went up or down.
     PathStatus {
         /// The connection the path belongs to.
-        connection: Pair,
+        connection: AddressPair,
         /// The path.
         path: LegacyPath,
         /// True for up.
@@ -109,14 +109,14 @@ pub enum ControlEvent {
     /// A keepalive arrived on the control port, from the remote address of this path.
     Keepalive {
         /// The connection the path belongs to.
-        connection: Pair,
+        connection: AddressPair,
         /// The path.
         path: LegacyPath,
     },
     /// A peer requests a connection; the answer is [`ControlChannel::answer_create`].
     CreateRequested {
         /// The connection's tunnel addresses, as this host sees them.
-        connection: Pair,
+        connection: AddressPair,
         /// The source of the request.
         from: SocketAddr,
         /// The peer's side of the connection, in the original's INI format.
@@ -125,21 +125,21 @@ pub enum ControlEvent {
     /// The peer has confirmed a status change.
     StatusConfirmed {
         /// The connection the path belongs to.
-        connection: Pair,
+        connection: AddressPair,
         /// The path.
         path: LegacyPath,
     },
     /// The peer has created the connection.
     Created {
         /// The connection.
-        connection: Pair,
+        connection: AddressPair,
         /// The peer's side of it, in the original's INI format; complete lines only.
         text: String,
     },
     /// An exchange that this host started has failed.
     ExchangeFailed {
         /// The connection of the exchange.
-        connection: Pair,
+        connection: AddressPair,
         /// The operation of the exchange.
         opcode: Opcode,
         /// The path of a status change.
@@ -200,7 +200,7 @@ impl ControlChannel {
     }
 
     /// Removes a connection and its exchanges.
-    pub fn remove_connection(&mut self, pair: Pair) {
+    pub fn remove_connection(&mut self, pair: AddressPair) {
         self.connections.retain(|known| known.pair != pair);
         self.initiator.forget(pair);
         self.responder.forget(pair);
@@ -211,7 +211,7 @@ impl ControlChannel {
     pub fn send_status(
         &mut self,
         now: Time,
-        pair: Pair,
+        pair: AddressPair,
         to: SocketAddr,
         path: LegacyPath,
         up: bool,
@@ -223,13 +223,13 @@ impl ControlChannel {
     }
 
     /// Returns true while a status change of this path is being sent, or queued.
-    pub fn is_sending_status(&self, pair: Pair, path: LegacyPath) -> bool {
+    pub fn is_sending_status(&self, pair: AddressPair, path: LegacyPath) -> bool {
         self.initiator.is_sending_status(pair, path)
     }
 
     /// Requests that the peer, at its control address `to`, creates its side of the connection from `text`, which is
     /// this host's side in the original's INI format. The original skips the first four bytes: they must be a comment.
-    pub fn create(&mut self, now: Time, pair: Pair, to: SocketAddr, text: &str) -> Result<(), Refused> {
+    pub fn create(&mut self, now: Time, pair: AddressPair, to: SocketAddr, text: &str) -> Result<(), Refused> {
         let connection = find(&self.connections, pair).ok_or(Refused::UnknownConnection)?;
         self.accept.key_may_be_used(&connection.key)?;
         self.initiator.create(&self.accept, connection, to, text);
@@ -239,7 +239,7 @@ impl ControlChannel {
 
     /// Answers [`ControlEvent::CreateRequested`] with this host's side of the new connection, or with the reason of the
     /// refusal. No answer is sent if the exchange has expired.
-    pub fn answer_create(&mut self, pair: Pair, answer: Result<&str, Code>) {
+    pub fn answer_create(&mut self, pair: AddressPair, answer: Result<&str, Code>) {
         self.transmits.extend(self.responder.answer_create(pair, answer));
     }
 
@@ -279,7 +279,7 @@ impl ControlChannel {
     }
 
     fn on_keepalive(&mut self, from: SocketAddr, message: &ControlMessage<'_>) -> Result<(), Refused> {
-        let pair = Pair { local: message.responder, remote: message.initiator };
+        let pair = AddressPair { local: message.responder, remote: message.initiator };
         let connection = find(&self.connections, pair).ok_or(Refused::UnknownConnection)?;
         let path = connection.paths.iter().find(|path| path.remote == from.ip()).ok_or(Refused::UnknownSource)?;
         self.events.push_back(ControlEvent::Keepalive { connection: pair, path: *path });
@@ -293,7 +293,7 @@ impl ControlChannel {
         message: &ControlMessage<'_>,
         bytes: &[u8],
     ) -> Result<(), Refused> {
-        let pair = Pair { local: message.responder, remote: message.initiator };
+        let pair = AddressPair { local: message.responder, remote: message.initiator };
         let connection = find(&self.connections, pair);
         let exchange_keys = self.responder.exchange_keys(now, pair, message);
         let key = self.accept.authenticate(connection, exchange_keys, from.ip(), message, bytes)?.clone();
@@ -308,7 +308,7 @@ impl ControlChannel {
     /// Executes the request of a round 3. It has been authenticated, and it is not a repetition.
     fn act(
         &mut self,
-        pair: Pair,
+        pair: AddressPair,
         from: SocketAddr,
         message: &ControlMessage<'_>,
         data: responder::RequestData,
@@ -338,7 +338,7 @@ impl ControlChannel {
         message: &ControlMessage<'_>,
         bytes: &[u8],
     ) -> Result<(), Refused> {
-        let pair = Pair { local: message.initiator, remote: message.responder };
+        let pair = AddressPair { local: message.initiator, remote: message.responder };
         match self.initiator.on_reply(&self.accept, pair, from.ip(), message, bytes)? {
             ReplyOutcome::NextRound => {}
             ReplyOutcome::Finished(event) => self.events.push_back(event),
@@ -348,7 +348,7 @@ impl ControlChannel {
     }
 
     /// Sends the next message of the connection's current exchange, if it is ready.
-    fn drive(&mut self, now: Time, pair: Pair) {
+    fn drive(&mut self, now: Time, pair: AddressPair) {
         self.transmits.extend(self.initiator.drive(now, pair));
     }
 }
@@ -386,6 +386,6 @@ impl fmt::Display for Code {
     }
 }
 
-fn find(connections: &[LegacyConnection], pair: Pair) -> Option<&LegacyConnection> {
+fn find(connections: &[LegacyConnection], pair: AddressPair) -> Option<&LegacyConnection> {
     connections.iter().find(|connection| connection.pair == pair)
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use super::initiator::{TRIES, TRY_INTERVAL};
 use super::nonces::Nonces;
-use super::{Code, ControlTransmit, Pair, Refused};
+use super::{AddressPair, Code, ControlTransmit, Refused};
 use crate::legacy::wire::{AuthKey, AuthType, ControlMessage, DOWN, MalformedMessage, Nonce, Opcode, PathEnds};
 use crate::time::Time;
 
@@ -47,7 +47,7 @@ pub(super) enum RequestData {
 
 #[derive(Debug)]
 struct ReceivedRequest {
-    pair: Pair,
+    pair: AddressPair,
     opcode: Opcode,
     auth: AuthType,
     key: AuthKey,
@@ -73,12 +73,12 @@ impl RequestReceiver {
     }
 
     /// Drops the exchanges of a connection.
-    pub(super) fn forget(&mut self, pair: Pair) {
+    pub(super) fn forget(&mut self, pair: AddressPair) {
         self.exchanges.retain(|exchange| exchange.pair != pair);
     }
 
     /// Returns the keys of the exchanges to which a round 3 may belong.
-    pub(super) fn exchange_keys(&self, now: Time, pair: Pair, message: &ControlMessage<'_>) -> Vec<&AuthKey> {
+    pub(super) fn exchange_keys(&self, now: Time, pair: AddressPair, message: &ControlMessage<'_>) -> Vec<&AuthKey> {
         let continued = |e: &&ReceivedRequest| e.is_of(pair, message.opcode) && now.since(e.started) < LIFETIME;
         let mut keys = Vec::new();
         for exchange in self.exchanges.iter().rev().filter(|_| message.round == 3).filter(continued) {
@@ -108,12 +108,12 @@ impl RequestReceiver {
     }
 
     /// Confirms a status change, and stores the reply for repeated requests.
-    pub(super) fn confirm(&mut self, pair: Pair, opcode: Opcode) -> Option<ControlTransmit> {
+    pub(super) fn confirm(&mut self, pair: AddressPair, opcode: Opcode) -> Option<ControlTransmit> {
         self.answer(pair, opcode, Code::OK, &[])
     }
 
     /// Answers a request to create a connection.
-    pub(super) fn answer_create(&mut self, pair: Pair, answer: Result<&str, Code>) -> Option<ControlTransmit> {
+    pub(super) fn answer_create(&mut self, pair: AddressPair, answer: Result<&str, Code>) -> Option<ControlTransmit> {
         match answer {
             Ok(text) => self.answer(pair, Opcode::Create, Code::OK, text.as_bytes()),
             Err(code) => self.answer(pair, Opcode::Create, code, &[1]),
@@ -128,7 +128,7 @@ impl RequestReceiver {
         message: &ControlMessage<'_>,
         key: AuthKey,
     ) -> Result<ControlTransmit, Refused> {
-        let pair = Pair { local: message.responder, remote: message.initiator };
+        let pair = AddressPair { local: message.responder, remote: message.initiator };
         let under_way = |e: &&ReceivedRequest| {
             let same = e.is_of(pair, message.opcode) && e.key == key;
             same && matches!(e.stage, Stage::NonceSent) && now.since(e.started) < ROUND_TIME
@@ -147,7 +147,7 @@ impl RequestReceiver {
         now: Time,
         from: SocketAddr,
         message: &ControlMessage<'_>,
-        pair: Pair,
+        pair: AddressPair,
         key: AuthKey,
     ) -> Result<Nonce, Refused> {
         if self.exchanges.len() >= MAX_EXCHANGES {
@@ -170,7 +170,7 @@ impl RequestReceiver {
         key: &AuthKey,
         any_nonce: bool,
     ) -> Result<NextStep, Refused> {
-        let pair = Pair { local: message.responder, remote: message.initiator };
+        let pair = AddressPair { local: message.responder, remote: message.initiator };
         let nonce = message.auth.nonce();
         let is_candidate = |e: &ReceivedRequest| e.is_of(pair, message.opcode) && e.key == *key;
         if !self.exchanges.iter().any(is_candidate) {
@@ -193,7 +193,7 @@ impl RequestReceiver {
     }
 
     /// Makes round 4.
-    fn answer(&mut self, pair: Pair, opcode: Opcode, code: Code, body: &[u8]) -> Option<ControlTransmit> {
+    fn answer(&mut self, pair: AddressPair, opcode: Opcode, code: Code, body: &[u8]) -> Option<ControlTransmit> {
         let is_processing = |e: &&mut ReceivedRequest| {
             e.pair == pair && e.opcode == opcode && matches!(e.stage, Stage::Processing { .. })
         };
@@ -211,7 +211,7 @@ impl RequestReceiver {
 }
 
 impl ReceivedRequest {
-    fn is_of(&self, pair: Pair, opcode: Opcode) -> bool {
+    fn is_of(&self, pair: AddressPair, opcode: Opcode) -> bool {
         (self.pair, self.opcode) == (pair, opcode)
     }
 

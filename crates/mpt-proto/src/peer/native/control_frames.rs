@@ -7,7 +7,7 @@ use crate::id::{PathId, PathSeq, PathSet};
 use crate::path::sent_packets::Payload;
 use crate::peer::{CONTROL_TOS, Turn};
 use crate::time::Time;
-use crate::tuning::Rule;
+use crate::tuning::Heuristic;
 use crate::tuning::path::sent_packets::MAX_ACK_DELAY;
 use crate::tuning::peer::native::SPREAD_AFTER;
 use crate::tuning::peer::send::RECENT;
@@ -74,7 +74,7 @@ impl Native {
     /// not known to carry datagrams to the peer. Two paths may carry one direction each: then none is up at either end
     /// until the ACKs that would revive them arrive.
     fn carriers(&self, now: Time, best: PathId) -> PathSet {
-        if !self.tuning.has(Rule::Spread) {
+        if !self.tuning.has(Heuristic::Spread) {
             return PathSet::only(best);
         }
         let path = &self.paths[best];

@@ -17,7 +17,7 @@ use crate::repair::RetransmitQueue;
 use crate::sched::{self, PathSnapshot, SchedInput, Schedule};
 use crate::time::Time;
 use crate::trace::TraceEvent;
-use crate::tuning::Rule;
+use crate::tuning::Heuristic;
 use crate::tuning::peer::duplicate::{BUSY, FIRST_PROBE_BUDGET, PROBE_BUDGET_RTTS};
 use crate::tuning::repair::retransmit::REALTIME_DEADLINE;
 
@@ -191,7 +191,7 @@ impl Native {
     /// Returns true if duplicates may measure a path that was never filled.
     pub(super) fn has_unfilled_path(&self, common: &Common) -> bool {
         let may_spread = common.scheduler.predicts_arrival() && self.snapshots.len() > 1;
-        let may_spread = may_spread && self.tuning.has(Rule::DuplicateProbes);
+        let may_spread = may_spread && self.tuning.has(Heuristic::DuplicateProbes);
         may_spread && self.snapshots.iter().any(|path| self.cc.never_filled(path.id))
     }
 

@@ -1,7 +1,7 @@
 //! Compression and decompression of headers in the packet's way: see [`crate::headers`].
 
 use crate::drops::Dropped;
-use crate::header_compression::{Choice, Coded, Compressor, Decompressor, MAX_HEADER, Reference};
+use crate::header_compression::{Coded, Compressor, Decompressor, HeaderForm, MAX_HEADER, Reference};
 use crate::queue::InnerPacket;
 use crate::repair::FlowSeq;
 use crate::time::{Rate, Time};
@@ -37,14 +37,14 @@ impl HeaderCompression {
                 packet.write_header(header);
                 self.compressor.choose(now, bucket, sequence, header, packet.len())
             }
-            _ => Choice::Full,
+            _ => HeaderForm::Full,
         };
         match choice {
-            Choice::Full | Choice::Offer => {
-                let header = DataHeader { bucket, sequence, offers: choice == Choice::Offer };
+            HeaderForm::Full | HeaderForm::Offer => {
+                let header = DataHeader { bucket, sequence, offers: choice == HeaderForm::Offer };
                 PacketFrame::Full { header, len: packet.len() }
             }
-            Choice::Compressed(reference, coded) => {
+            HeaderForm::Compressed(reference, coded) => {
                 let payload = packet.len() - packet.header_len();
                 PacketFrame::Compressed { place, reference, coded, header: room, payload }
             }

@@ -11,7 +11,7 @@ use super::Native;
 use crate::peer::Common;
 use crate::reorder::{NativeReorder, ReorderLimits, ReorderStats};
 use crate::time::Time;
-use crate::tuning::Rule;
+use crate::tuning::Heuristic;
 use crate::tuning::peer::native::IDLE;
 
 /// The detection of an idle peer, and the next numbers and counts of its released reorder buffers.
@@ -65,7 +65,7 @@ impl Native {
     /// Releases memory when no inner packet was sent or received for 30 s. Costs one comparison otherwise.
     pub(super) fn release_idle_memory(&mut self, common: &mut Common, now: Time) {
         let packets = common.ledger.taken + common.ledger.arrived;
-        if !self.reordering.idle.is_due(now, packets) || !self.tuning.has(Rule::IdleMemory) {
+        if !self.reordering.idle.is_due(now, packets) || !self.tuning.has(Heuristic::IdleMemory) {
             return;
         }
         common.queue.shrink();

@@ -72,7 +72,7 @@ use crate::time::Time;
 use crate::trace::{GiveUpCause, HandshakeEvent, LossCause, PathMetrics, Trace, TraceEvent};
 use crate::tuning::peer::DATAGRAM;
 use crate::tuning::peer::native::{MAX_HELD_BYTES, MAX_SENT_BYTES, QUEUE_LIMIT};
-use crate::tuning::{Rule, Tuning};
+use crate::tuning::{Heuristic, Tuning};
 use crate::tx;
 use crate::wire::frame::DATA_HEADER;
 use crate::wire::native::OVERHEAD;
@@ -198,7 +198,7 @@ impl Native {
             duplicates: PendingDuplicates::default(),
             tests: PathTests::default(),
             header_compression: HeaderCompression::default(),
-            fec: if config.tuning.has(Rule::Fec) { config.fec } else { FecMode::Off },
+            fec: if config.tuning.has(Heuristic::Fec) { config.fec } else { FecMode::Off },
             repair_credit: RepairCredit::default(),
             inner: Inner::new(config.tuning),
             reordering: Reordering::new(peer.resequence.unwrap_or_default(), config.tuning),
@@ -281,7 +281,7 @@ impl Native {
             common.discard_stale(now);
         }
         self.inner.ack_delay.on_sent(now, &packet);
-        if !self.tuning.has(Rule::AckFilter) {
+        if !self.tuning.has(Heuristic::AckFilter) {
             return common.enqueue(now, bucket, packet);
         }
         let Self { inner, paths, .. } = self;

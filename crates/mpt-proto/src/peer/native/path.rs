@@ -14,7 +14,7 @@ use crate::sched::reserve::ReservedPath;
 use crate::time::{Rate, Time};
 use crate::tuning::path::loss_gate::INITIAL_PROBES;
 use crate::tuning::peer::send::RECENT;
-use crate::tuning::{Rule, Tuning};
+use crate::tuning::{Heuristic, Tuning};
 
 /// A path of this end.
 #[derive(Debug)]
@@ -176,7 +176,7 @@ impl NativePath {
 
 /// Returns the number of quality probes of a new path.
 fn initial_probes(tuning: Tuning) -> u32 {
-    if tuning.has(Rule::InitialProbes) { INITIAL_PROBES } else { 0 }
+    if tuning.has(Heuristic::InitialProbes) { INITIAL_PROBES } else { 0 }
 }
 
 /// Knowledge of the peer's paths, by the peer's slot.

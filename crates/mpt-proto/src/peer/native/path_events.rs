@@ -11,7 +11,7 @@ use crate::id::{LinkId, PathId, RemotePathId};
 use crate::path::{AddressState, PathValidation};
 use crate::peer::{Common, Turn};
 use crate::time::Time;
-use crate::tuning::Rule;
+use crate::tuning::Heuristic;
 use crate::tuning::peer::status::{STATUS_POLL, STATUS_SETTLED};
 use crate::wire::frame::{Frame, PathFrame, PathUsage};
 use crate::wire::native::PathTag;
@@ -153,7 +153,8 @@ impl Native {
     pub(super) fn status_poll_deadline(&self, id: PathId) -> Option<Time> {
         let path = &self.paths[id];
         let waits = path.may_send_handshake() && !path.base.health.peer_agrees;
-        (waits && self.has_session && self.tuning.has(Rule::StatusRepeat)).then(|| path.status_polled + STATUS_POLL)
+        (waits && self.has_session && self.tuning.has(Heuristic::StatusRepeat))
+            .then(|| path.status_polled + STATUS_POLL)
     }
 
     /// Informs the peer of the paths that this end does not use any more, on every path that is up, because any of them
@@ -188,7 +189,7 @@ impl Native {
     pub(super) fn resend_status(&mut self, now: Time, id: PathId) {
         let path = &mut self.paths[id];
         let settled = now.since(path.status_polled) >= STATUS_SETTLED;
-        if !path.base.health.may_send() && settled && self.tuning.has(Rule::StatusRepeat) {
+        if !path.base.health.may_send() && settled && self.tuning.has(Heuristic::StatusRepeat) {
             path.draining = true;
         }
     }

@@ -41,7 +41,7 @@ use crate::wire::frame::{Frame, PathTestMessage, Tlvs};
 #[derive(Debug, Default)]
 pub(super) struct PathTests {
     /// Test traffic that this end sends.
-    traffic: Option<Box<Traffic>>,
+    traffic: Option<Box<TestTraffic>>,
     /// The peer's half of this end's test.
     requested: Option<Box<Requested>>,
     /// The peer's last test.
@@ -56,7 +56,7 @@ pub(super) struct PathTests {
 
 /// Test traffic on a path.
 #[derive(Debug)]
-struct Traffic {
+struct TestTraffic {
     path: PathId,
     started: Time,
     time: Duration,
@@ -210,7 +210,7 @@ impl Native {
     }
 
     fn load_path(&mut self, now: Time, id: PathId, time: Duration, is_for_peer: bool) {
-        self.tests.traffic = Some(Box::new(Traffic {
+        self.tests.traffic = Some(Box::new(TestTraffic {
             path: id,
             started: now,
             time,
@@ -342,7 +342,7 @@ impl Native {
     }
 }
 
-impl Traffic {
+impl TestTraffic {
     fn loads_at(&self) -> Time {
         self.started + IDLE_TIME
     }

@@ -15,7 +15,7 @@ use crate::repair::FlowSeq;
 use crate::stats::Ledger;
 use crate::time::Time;
 use crate::trace::{Trace, TraceEvent};
-use crate::tuning::{Rule, Tuning};
+use crate::tuning::{Heuristic, Tuning};
 use crate::wire::frame::SkipFrame;
 
 /// The reorder buffers of one peer.
@@ -24,7 +24,7 @@ pub(super) struct Reordering {
     /// The deadlines of the buckets in which packets are held.
     holding: DeadlineIndex,
     /// Packets held, and the bytes allocated for what is held.
-    held: Held,
+    held: BufferOccupancy,
     limits: ReorderLimits,
     tuning: Tuning,
     /// Buckets of class realtime: packets are delivered as they come, each once.
@@ -37,12 +37,12 @@ pub(super) struct Reordering {
 
 /// Contents of the buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct BufferOccupancy {
     pub(super) packets: usize,
     pub(super) bytes: usize,
 }
 
-impl Held {
+impl BufferOccupancy {
     fn of(buffer: &NativeReorder) -> Self {
         Self { packets: buffer.len(), bytes: buffer.bytes() }
     }
@@ -59,7 +59,7 @@ impl Reordering {
         Self {
             buffers: HashMap::new(),
             holding: DeadlineIndex::default(),
-            held: Held::default(),
+            held: BufferOccupancy::default(),
             limits,
             tuning,
             realtime: HashMap::new(),
@@ -90,13 +90,13 @@ impl Reordering {
         let Self { buffers, idle, limits, .. } = self;
         let buffer = buffers.entry(bucket).or_insert_with(|| Box::new(idle.restore(bucket, *limits)));
         let mut sink = inner.sink(turn.now, bucket, &mut ledger.delivered, turn.tun);
-        let before = (Held::of(buffer), trace.is_on().then(|| buffer.stats()));
-        let in_order = !(self.tuning.has(Rule::AckOvertake) && is_pure_ack(packet));
+        let before = (BufferOccupancy::of(buffer), trace.is_on().then(|| buffer.stats()));
+        let in_order = !(self.tuning.has(Heuristic::AckOvertake) && is_pure_ack(packet));
         let kept = buffer.handle(turn.now, sequence, packet, in_order, may_hold, &mut |packet| sink.deliver(packet));
         sink.on_arrival(packet.len());
         ledger.dropped_in += u64::from(kept.is_err());
         record_changes(trace, turn.now, bucket, buffer, before.1);
-        self.held.replace(before.0, Held::of(buffer));
+        self.held.replace(before.0, BufferOccupancy::of(buffer));
         self.holding.set(bucket, buffer.next_deadline());
         kept
     }
@@ -135,10 +135,10 @@ impl Reordering {
         let Self { buffers, idle, limits, .. } = self;
         let buffer = buffers.entry(bucket).or_insert_with(|| Box::new(idle.restore(bucket, *limits)));
         let mut sink = inner.sink(turn.now, bucket, &mut ledger.delivered, turn.tun);
-        let before = (Held::of(buffer), trace.is_on().then(|| buffer.stats()));
+        let before = (BufferOccupancy::of(buffer), trace.is_on().then(|| buffer.stats()));
         let taken = buffer.handle_skip(turn.now, from, to, may_hold, &mut |packet| sink.deliver(packet));
         record_changes(trace, turn.now, bucket, buffer, before.1);
-        self.held.replace(before.0, Held::of(buffer));
+        self.held.replace(before.0, BufferOccupancy::of(buffer));
         // Numbers alone have no deadline: the next packet of the bucket sets one.
         if self.holding.contains(bucket) {
             self.holding.set(bucket, buffer.next_deadline());
@@ -157,10 +157,10 @@ impl Reordering {
         for bucket in self.holding.due(turn.now) {
             let Some(buffer) = self.buffers.get_mut(&bucket) else { continue };
             let mut sink = inner.sink(turn.now, bucket, &mut ledger.delivered, turn.tun);
-            let before = (Held::of(buffer), trace.is_on().then(|| buffer.stats()));
+            let before = (BufferOccupancy::of(buffer), trace.is_on().then(|| buffer.stats()));
             buffer.handle_deadline(turn.now, &mut |packet| sink.deliver(packet));
             record_changes(trace, turn.now, bucket, buffer, before.1);
-            self.held.replace(before.0, Held::of(buffer));
+            self.held.replace(before.0, BufferOccupancy::of(buffer));
             self.holding.set(bucket, buffer.next_deadline());
         }
     }
@@ -178,7 +178,7 @@ impl Reordering {
     }
 
     /// Returns what the buffers hold.
-    pub(super) fn held(&self) -> Held {
+    pub(super) fn held(&self) -> BufferOccupancy {
         self.held
     }
 
@@ -198,7 +198,7 @@ impl Reordering {
         self.realtime.clear();
         self.idle.on_peer_restart();
         self.holding.clear();
-        self.held = Held::default();
+        self.held = BufferOccupancy::default();
         discarded
     }
 
@@ -208,7 +208,7 @@ impl Reordering {
         buffers.retain(|bucket, buffer| {
             let holds = holding.contains(*bucket);
             if !holds {
-                held.replace(Held::of(buffer), Held::default());
+                held.replace(BufferOccupancy::of(buffer), BufferOccupancy::default());
                 idle.release(*bucket, buffer);
             }
             holds

@@ -18,8 +18,8 @@ use crate::queue::InnerPacket;
 use crate::repair::FlowSeq;
 use crate::sched::{self, Decision, SchedInput, Schedule};
 use crate::time::Time;
-use crate::trace::{Choice, GiveUpCause, SchedulerDecision, TraceEvent};
-use crate::tuning::Rule;
+use crate::trace::{GiveUpCause, SchedulerChoice, SchedulerDecision, TraceEvent};
+use crate::tuning::Heuristic;
 use crate::tuning::path::rtt::INITIAL_RTT;
 use crate::tuning::peer::send::{MAX_WAKE_DELAY, RECENT, RETRANSMIT_LIMIT};
 use crate::wire::native::{HEADER, OVERHEAD};
@@ -216,15 +216,15 @@ impl Native {
         let candidates = candidates.without(reserved);
         let decision = self.choose(common, turn.now, next, candidates);
         let sent = match decision {
-            Decision::Ahead(path, before) if !next.retransmission && self.tuning.has(Rule::SendAhead) => {
+            Decision::Ahead(path, before) if !next.retransmission && self.tuning.has(Heuristic::SendAhead) => {
                 self.send_ahead(common, turn, path, before, candidates)
             }
             _ => 0,
         };
         let (choice, bytes) = match decision.path() {
-            Some(path) if sent > 0 => (Choice::Ahead(path), sent),
-            Some(path) => (Choice::Send(path), self.send_batch(common, turn, path, next, candidates)),
-            None => (Choice::Wait, 0),
+            Some(path) if sent > 0 => (SchedulerChoice::Ahead(path), sent),
+            Some(path) => (SchedulerChoice::Send(path), self.send_batch(common, turn, path, next, candidates)),
+            None => (SchedulerChoice::Wait, 0),
         };
         let NextPacket { mark: Mark { class, .. }, bucket, retransmission, .. } = *next;
         self.trace.record_decision(turn.now, || SchedulerDecision {

@@ -9,7 +9,7 @@ use crate::id::PathSet;
 use crate::peer::{CONTROL_TOS, Common, Turn};
 use crate::time::Time;
 use crate::trace::{HandshakeEvent, TraceEvent};
-use crate::tuning::Rule;
+use crate::tuning::Heuristic;
 use crate::tuning::peer::native::{MIN_RETRY, UNRESPONSIVE_AFTER};
 
 /// An initiation that waits for its response.
@@ -42,7 +42,7 @@ impl Native {
                         self.on_peer_restart(common, turn.now);
                     }
                     let compresses = session.payload.capabilities.compresses();
-                    self.header_compression.set_allowed(compresses && self.tuning.has(Rule::HeaderCompression));
+                    self.header_compression.set_allowed(compresses && self.tuning.has(Heuristic::HeaderCompression));
                     self.initiation = None;
                     // The responder may use the session after the first datagram under it.
                     self.paths.iter_mut().for_each(|path| path.base.probe_now(turn.now));
@@ -89,7 +89,7 @@ impl Native {
 
     /// Returns the time at which a response that has had no effect is due on every path.
     pub(super) fn spread_deadline(&self) -> Option<Time> {
-        let deadline = self.association.spread_deadline().filter(|_| self.tuning.has(Rule::Spread));
+        let deadline = self.association.spread_deadline().filter(|_| self.tuning.has(Heuristic::Spread));
         deadline.filter(|_| self.paths.iter().any(NativePath::may_send_handshake))
     }
 

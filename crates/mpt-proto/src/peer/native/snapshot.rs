@@ -13,7 +13,7 @@ use crate::peer::{Common, Turn};
 use crate::sched::PathSnapshot;
 use crate::sched::reserve::Reprobe;
 use crate::time::{Rate, Time};
-use crate::tuning::Rule;
+use crate::tuning::Heuristic;
 use crate::tuning::peer::queue_delay::{MAX_QUEUE_DELAY, MAX_SHORTAGE, OUTAGE};
 use crate::tuning::peer::snapshot::{FIRST_FLIGHT, INITIAL_WINDOW, LOW_JITTER, MIN_RATE_TIME, STALE};
 use crate::tuning::queue::codel;
@@ -95,7 +95,7 @@ impl Native {
     /// that the path has shown to deliver in a round trip, and above its first flight. So another path that is nearly
     /// as fast takes some of them, and neither is overfilled.
     fn overhang(&self, path: &PathSnapshot) -> Duration {
-        if !self.cc.in_startup(path.id) || !self.tuning.has(Rule::StartupOverhang) {
+        if !self.cc.in_startup(path.id) || !self.tuning.has(Heuristic::StartupOverhang) {
             return Duration::ZERO;
         }
         let base_rtt = self.paths[path.id].estimator.base_rtt();
@@ -120,7 +120,7 @@ impl Native {
         let rtt = self.snapshots.iter().map(in_order_rtt).max().unwrap_or_default();
         let window = rtt.mul_f64(self.shortage() * 7.0 / 4.0);
         let target = (spread * 3 / 2).max(window.saturating_sub(rtt)).clamp(codel::TARGET, MAX_QUEUE_DELAY);
-        if !self.tuning.has(Rule::QueueTarget) {
+        if !self.tuning.has(Heuristic::QueueTarget) {
             return common.queue.set_delay(codel::TARGET, codel::INTERVAL);
         }
         common.queue.set_delay(target, (rtt * 2 + target).max(codel::INTERVAL));
@@ -129,13 +129,13 @@ impl Native {
     /// Returns the ratio of the recent highest rate to the current one, at most 4; 1 unless the rate fell by a quarter.
     fn shortage(&self) -> f64 {
         let (best, all) = (self.recent_rate.get().unwrap_or(0), total_rate(&self.snapshots).max(1));
-        let short = all < best / 4 * 3 && self.tuning.has(Rule::RateShortage);
+        let short = all < best / 4 * 3 && self.tuning.has(Heuristic::RateShortage);
         if short { (best as f64 / all as f64).min(MAX_SHORTAGE) } else { 1.0 }
     }
 
     /// Returns mean and mean + deviation of the RTT of the path whose RTT is lowest; zero if its jitter is below 2 ms.
     pub(super) fn typical_rtt(&self) -> TypicalRtt {
-        if !self.tuning.has(Rule::AckDelay) {
+        if !self.tuning.has(Heuristic::AckDelay) {
             return TypicalRtt::default();
         }
         let jitter = |path: &PathSnapshot| self.paths[path.id].estimator.delay().jitter();
@@ -162,7 +162,7 @@ impl Native {
     /// Probes paths that have room and were idle for a round trip, at least 250 ms, while packets wait: their queue may
     /// have drained, or their route changed.
     pub(super) fn probe_idle_paths(&mut self, now: Time) {
-        if !self.tuning.has(Rule::IdleProbes) {
+        if !self.tuning.has(Heuristic::IdleProbes) {
             return;
         }
         for snapshot in self.snapshots.iter().filter(|path| path.room > 0) {
@@ -203,20 +203,20 @@ impl Native {
     ) -> (PathSet, Option<PathId>) {
         let paths = || self.snapshots.iter().filter(move |path| candidates.contains(path.id));
         let measured = paths().nth(1).is_some() && paths().all(|path| !path.srtt.is_zero());
-        let applies = measured && self.tuning.has(Rule::ReservedPath);
+        let applies = measured && self.tuning.has(Heuristic::ReservedPath);
         if !applies || !common.scheduler.predicts_arrival() {
             return (PathSet::NONE, None);
         }
         let total: u64 = paths().map(|path| path.rate.bytes()).sum();
         let is_slow = |path: &PathSnapshot| self.paths[path.id].estimator.link_rate().is_some();
         let grows = |path: &PathSnapshot| self.cc.in_startup(path.id);
-        let always = !self.tuning.has(Rule::StartupBacklog);
+        let always = !self.tuning.has(Heuristic::StartupBacklog);
         let has_alternative = |slow: &PathSnapshot| {
             let longest = (slow.delay + slow.rate.time_for(backlog)) * BACKLOG_FACTOR;
             paths().any(|path| grows(path) && !is_slow(path) && (always || path.delay < longest))
         };
         let is_negligible = |path: &PathSnapshot| {
-            self.tuning.has(Rule::NegligiblePaths)
+            self.tuning.has(Heuristic::NegligiblePaths)
                 && path.rate.bytes() * NEGLIGIBLE_RATIO < total
                 && !grows(path)
                 && !self.cc.never_filled(path.id)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Native, NativePath};
 use crate::classify::Class;
 use crate::time::Time;
-use crate::tuning::Rule;
+use crate::tuning::Heuristic;
 use crate::tuning::moderation::{MAX, MAX_REALTIME, REALTIME_MEMORY, RTT_SHARE};
 
 impl Native {
@@ -19,7 +19,7 @@ impl Native {
     /// Returns a share of the shortest RTT. Less beside realtime packets, and on a path whose buffer holds less: what
     /// the pacer permitted meanwhile leaves at once. Zero while the RTT of a path is unknown.
     pub(in crate::peer) fn wake_interval(&self, now: Time) -> Duration {
-        if !self.tuning.has(Rule::Moderation) {
+        if !self.tuning.has(Heuristic::Moderation) {
             return Duration::ZERO;
         }
         let realtime = self.last_realtime.is_some_and(|at| now.since(at) < REALTIME_MEMORY);

@@ -53,11 +53,11 @@ pub struct TcpSource {
 struct SentSegment {
     at: Time,
     retransmitted: bool,
-    state: State,
+    state: SegmentState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum State {
+enum SegmentState {
     InFlight,
     Delivered,
     Lost,
@@ -176,10 +176,10 @@ impl TcpSource {
         let Some(sent) = number.checked_sub(self.first).and_then(|index| self.sent.get_mut(index as usize)) else {
             return false;
         };
-        match std::mem::replace(&mut sent.state, State::Delivered) {
-            State::Delivered => return false,
-            State::InFlight => self.in_flight -= 1,
-            State::Lost => self.lost -= 1,
+        match std::mem::replace(&mut sent.state, SegmentState::Delivered) {
+            SegmentState::Delivered => return false,
+            SegmentState::InFlight => self.in_flight -= 1,
+            SegmentState::Lost => self.lost -= 1,
         }
         let sent = *sent;
         if !sent.retransmitted {
@@ -201,26 +201,26 @@ impl TcpSource {
         self.reordering_deadline = None;
         let window = self.reordering_window();
         let mut first_lost = None;
-        let mut above = self.sent.iter().filter(|sent| sent.state == State::Delivered).count();
+        let mut above = self.sent.iter().filter(|sent| sent.state == SegmentState::Delivered).count();
         for (number, sent) in (self.first..).zip(&mut self.sent) {
             if let Some(needed) = self.dup_thresh {
-                above -= usize::from(sent.state == State::Delivered);
+                above -= usize::from(sent.state == SegmentState::Delivered);
                 if above < needed {
                     break;
                 }
-                if sent.state == State::InFlight && !sent.retransmitted {
-                    sent.state = State::Lost;
+                if sent.state == SegmentState::InFlight && !sent.retransmitted {
+                    sent.state = SegmentState::Lost;
                     (self.in_flight, self.lost) = (self.in_flight - 1, self.lost + 1);
                     first_lost = first_lost.or(Some(number));
                 }
                 continue;
             }
-            if sent.state != State::InFlight || sent.at >= self.newest {
+            if sent.state != SegmentState::InFlight || sent.at >= self.newest {
                 continue;
             }
             let end = sent.at + self.rtt.latest + window;
             if end <= now {
-                sent.state = State::Lost;
+                sent.state = SegmentState::Lost;
                 (self.in_flight, self.lost) = (self.in_flight - 1, self.lost + 1);
                 first_lost = first_lost.or(Some(number));
             } else {
@@ -239,7 +239,9 @@ impl TcpSource {
         match self.reordered {
             true => (self.rtt.min / 4 * self.reordering_quarters).min(self.rtt.smoothed.unwrap_or_default()),
             // Three overtaking segments suffice for a loss if no reordering has been seen.
-            false if self.sent.iter().filter(|sent| sent.state == State::Delivered).count() >= 3 => Duration::ZERO,
+            false if self.sent.iter().filter(|sent| sent.state == SegmentState::Delivered).count() >= 3 => {
+                Duration::ZERO
+            }
             false => self.rtt.min / 4,
         }
     }
@@ -263,12 +265,12 @@ impl TcpSource {
     fn on_timeout(&mut self, now: Time) {
         // With that many segments overtaken without loss, the reordering estimate was too high (tcp_enter_loss).
         if self.first >= self.recovery
-            && self.sent.iter().filter(|sent| sent.state == State::Delivered).count() >= DUP_THRESH
+            && self.sent.iter().filter(|sent| sent.state == SegmentState::Delivered).count() >= DUP_THRESH
         {
             self.dup_thresh = self.dup_thresh.map(|_| DUP_THRESH);
         }
-        for sent in self.sent.iter_mut().filter(|sent| sent.state == State::InFlight) {
-            sent.state = State::Lost;
+        for sent in self.sent.iter_mut().filter(|sent| sent.state == SegmentState::InFlight) {
+            sent.state = SegmentState::Lost;
         }
         (self.lost, self.in_flight) = (self.lost + self.in_flight, 0);
         self.undo = None;
@@ -287,8 +289,9 @@ impl TcpSource {
         if self.lost == 0 && self.first + self.sent.len() as u64 >= self.limit {
             return None;
         }
-        let index = if self.lost > 0 { self.sent.iter().position(|sent| sent.state == State::Lost) } else { None };
-        let sent = SentSegment { at: now, retransmitted: index.is_some(), state: State::InFlight };
+        let index =
+            if self.lost > 0 { self.sent.iter().position(|sent| sent.state == SegmentState::Lost) } else { None };
+        let sent = SentSegment { at: now, retransmitted: index.is_some(), state: SegmentState::InFlight };
         self.in_flight += 1;
         self.timeout = self.timeout.or_else(|| Some(now + self.rtt.timeout(self.backoff)));
         let index = match index {

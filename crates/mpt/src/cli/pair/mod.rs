@@ -23,7 +23,7 @@ use crate::config::{self, Problem};
 use crate::output::print;
 use crate::{Failure, cli::render, random};
 use flags::New;
-use write::{Host, Keys, Pair};
+use write::{Keys, Pair, PairHost};
 
 /// Writes the pair.
 pub fn run(mut new: New) -> Result<(), Failure> {
@@ -85,8 +85,8 @@ impl New {
                 shared: self.psk.then(keys::new_psk).transpose()?,
             }),
         };
-        let a = Host { addresses: self.a_address, interfaces: self.a_interface };
-        let b = Host { addresses: self.b_address, interfaces: self.b_interface };
+        let a = PairHost { addresses: self.a_address, interfaces: self.a_interface };
+        let b = PairHost { addresses: self.b_address, interfaces: self.b_interface };
         Ok(Pair { keys, hosts: [a, b], networks: self.network, port: self.port })
     }
 }

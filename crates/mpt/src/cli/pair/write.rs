@@ -15,7 +15,7 @@ pub struct Pair {
     /// None in plain mode.
     pub keys: Option<Keys>,
     /// Host A and host B.
-    pub hosts: [Host; 2],
+    pub hosts: [PairHost; 2],
     /// The networks inside the tunnel.
     pub networks: Vec<IpNet>,
     /// The UDP port of both.
@@ -31,7 +31,7 @@ pub struct Keys {
 }
 
 /// One of the hosts.
-pub struct Host {
+pub struct PairHost {
     /// Its public addresses: one for each path, one for all, or none if it connects to the other host.
     pub addresses: Vec<IpAddr>,
     /// Its interfaces to the other host: one for each path, one for all, or none to use its routes.

@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use mpt_proto::crypto::keys::PublicKey;
 use mpt_proto::endpoint::Endpoint;
 
-use super::connection::Connection;
+use super::connection::SourceConnection;
 use super::message::{Hex, Text, ToSource};
 
 /// The sessions of all peers, and what the source knows of them.
@@ -55,7 +55,7 @@ impl Announcements {
     }
 
     /// Sends some of what waits. Returns true if there is more.
-    pub fn send(&mut self, endpoint: &Endpoint, connection: &mut Connection) -> bool {
+    pub fn send(&mut self, endpoint: &Endpoint, connection: &mut SourceConnection) -> bool {
         for _ in 0..MAX_SENT {
             if !connection.has_room() {
                 return true;
@@ -75,7 +75,7 @@ impl Announcements {
     }
 }
 
-fn announce(endpoint: &Endpoint, connection: &mut Connection, key: &PublicKey, session: &Session) {
+fn announce(endpoint: &Endpoint, connection: &mut SourceConnection, key: &PublicKey, session: &Session) {
     let peer = endpoint.index_of_key(key).map(|index| &endpoint.peers()[index]);
     match (session.role, peer) {
         (Some(role), Some(peer)) => {

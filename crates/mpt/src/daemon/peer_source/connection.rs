@@ -16,7 +16,7 @@ use super::log::RareLog;
 
 /// A connection, or the attempts to have one.
 #[derive(Debug)]
-pub struct Connection {
+pub struct SourceConnection {
     path: PathBuf,
     token: Token,
     stream: Option<UnixStream>,
@@ -34,7 +34,7 @@ pub struct Connection {
     pub losses: u64,
 }
 
-impl Connection {
+impl SourceConnection {
     /// Makes one that connects at once.
     pub fn new(path: PathBuf, token: Token) -> Self {
         Self {
@@ -243,13 +243,13 @@ mod tests {
         Time::after(Duration::from_millis(ms))
     }
 
-    fn pair(folder: &Path) -> (UnixListener, Reactor, Connection) {
+    fn pair(folder: &Path) -> (UnixListener, Reactor, SourceConnection) {
         let path = folder.join("s");
         let listener = UnixListener::bind(&path).unwrap();
-        (listener, Reactor::new(Clock::start()).unwrap(), Connection::new(path, Token(1)))
+        (listener, Reactor::new(Clock::start()).unwrap(), SourceConnection::new(path, Token(1)))
     }
 
-    fn line(connection: &mut Connection, now: Time) -> Option<String> {
+    fn line(connection: &mut SourceConnection, now: Time) -> Option<String> {
         connection.receive(now);
         connection.next_line(now).map(|line| String::from_utf8(line).unwrap())
     }
@@ -258,7 +258,7 @@ mod tests {
     fn it_connects_again_at_growing_intervals() {
         let folder = tempfile::tempdir().unwrap();
         let reactor = Reactor::new(Clock::start()).unwrap();
-        let mut connection = Connection::new(folder.path().join("s"), Token(1));
+        let mut connection = SourceConnection::new(folder.path().join("s"), Token(1));
         let mut tries = Vec::new();
         for ms in 0..8_000 {
             if connection.next_deadline().is_some_and(|due| due <= at(ms)) {

@@ -29,18 +29,18 @@ use super::{Daemon, PEER_SOURCE};
 use crate::config::{File, peer_source};
 use crate::control::report::PeerSourceReport;
 use announce::Announcements;
-use connection::Connection;
+use connection::SourceConnection;
 use log::RareLog;
 use message::{FromSource, Hex, Text, ToSource};
 use peers::SourcePeers;
 
 /// The source of peers, what it has answered, and what it knows.
 #[derive(Debug)]
-pub struct Source {
+pub struct PeerSourceClient {
     config: peer_source::PeerSource,
     /// The configuration without peers, in which each answer is checked.
     template: File,
-    connection: Connection,
+    connection: SourceConnection,
     peers: SourcePeers,
     announcements: Announcements,
     next_question: u64,
@@ -65,11 +65,11 @@ struct Counts {
     evicted: u64,
 }
 
-impl Source {
+impl PeerSourceClient {
     /// Makes the source of a configuration, if it has one.
     pub fn of(file: &File) -> Option<Self> {
         let config = file.peer_source.clone()?;
-        let connection = Connection::new(config.socket.value.clone(), PEER_SOURCE);
+        let connection = SourceConnection::new(config.socket.value.clone(), PEER_SOURCE);
         Some(Self {
             config,
             template: template(file),

@@ -1,6 +1,6 @@
 //! Netfilter and forwarding.
 
-use super::{Finding, Outcome, Severity, failed, unless, warning};
+use super::{Finding, FindingSeverity, Outcome, failed, unless, warning};
 use crate::config::File;
 use crate::config::model::Mode;
 use crate::daemon::policy_routing;
@@ -38,7 +38,7 @@ pub fn forwarding(facts: &Facts) -> Outcome {
     Some(
         off.map(|((_, family, sysctl), _)| Finding {
             // A host with several peers need not connect them.
-            severity: if file.masquerade { Severity::Failed } else { Severity::Warning },
+            severity: if file.masquerade { FindingSeverity::Failed } else { FindingSeverity::Warning },
             cause: format!("this host does not forward {family}: peers reach it, and nothing behind it"),
             cure: format!("sysctl -w {sysctl}=1, and the same line in /etc/sysctl.d"),
         })

@@ -14,14 +14,14 @@ mod tunnel;
 
 use serde::Serialize;
 
-use super::facts::{Facts, Source};
+use super::facts::{FactSource, Facts};
 
 /// A check.
 #[derive(Debug)]
 pub struct Check {
     pub name: &'static str,
     /// The source of its facts. Without an answer from there, the check is skipped.
-    pub source: Source,
+    pub source: FactSource,
     pub run: fn(&Facts) -> Outcome,
 }
 
@@ -31,7 +31,7 @@ pub type Outcome = Option<Vec<Finding>>;
 /// A fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    pub severity: Severity,
+    pub severity: FindingSeverity,
     pub cause: String,
     pub cure: String,
 }
@@ -39,63 +39,63 @@ pub struct Finding {
 /// The effect of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Severity {
+pub enum FindingSeverity {
     /// The tunnel works, perhaps not as expected.
     Warning,
     /// The tunnel, or something that the configuration requests, does not work.
     Failed,
 }
 
-const fn check(name: &'static str, source: Source, run: fn(&Facts) -> Outcome) -> Check {
+const fn check(name: &'static str, source: FactSource, run: fn(&Facts) -> Outcome) -> Check {
     Check { name, source, run }
 }
 
 /// All checks, in the order of the output.
 pub const CHECKS: &[Check] = &[
-    check("configuration", Source::Files, tunnel::configuration),
-    check("running", Source::Control, tunnel::running),
-    check("responds", Source::Control, tunnel::responds),
-    check("version", Source::Control, tunnel::version),
-    check("tun_device", Source::Host, tunnel::tun_device),
-    check("state_directory", Source::Host, tunnel::state_directory),
-    check("port_closed", Source::Ports, paths::port_closed),
-    check("no_answer", Source::Ports, paths::no_answer),
-    check("interface", Source::Network, paths::interface),
-    check("path_down", Source::Control, paths::path_down),
-    check("loss", Source::Control, paths::loss),
-    check("path_mtu", Source::Network, paths::path_mtu),
-    check("throttled", Source::Control, paths::throttled),
-    check("same_network", Source::Network, paths::same_network),
-    check("names", Source::Names, paths::names),
-    check("unknown_key", Source::Control, tunnel::unknown_key),
-    check("wrong_key", Source::Control, tunnel::wrong_key),
-    check("old_handshake", Source::Control, tunnel::old_handshake),
-    check("clock_behind", Source::Host, host::clock_behind),
-    check("clock_synchronised", Source::Host, host::clock_synchronised),
-    check("reverse_path_filter", Source::Host, routing::reverse_path_filter),
-    check("rules_missing", Source::Network, routing::rules_missing),
-    check("foreign_rules", Source::Network, routing::foreign_rules),
-    check("dns_leak", Source::Network, routing::dns_leak),
-    check("ipv6_leak", Source::Network, routing::ipv6_leak),
-    check("address_clash", Source::Network, routing::address_clash),
-    check("managed_interface", Source::Host, routing::managed_interface),
-    check("foreign_routes", Source::Host, routing::foreign_routes),
-    check("kill_switch", Source::Firewall, gateway::kill_switch),
-    check("masquerade", Source::Firewall, gateway::masquerade),
-    check("forwarding", Source::Host, gateway::forwarding),
-    check("forward_policy", Source::Firewall, gateway::forward_policy),
-    check("conntrack", Source::Host, gateway::conntrack),
-    check("offload", Source::Host, host::offload),
-    check("receive_buffer", Source::Host, host::receive_buffer),
-    check("aes", Source::Host, host::aes),
+    check("configuration", FactSource::Files, tunnel::configuration),
+    check("running", FactSource::Control, tunnel::running),
+    check("responds", FactSource::Control, tunnel::responds),
+    check("version", FactSource::Control, tunnel::version),
+    check("tun_device", FactSource::Host, tunnel::tun_device),
+    check("state_directory", FactSource::Host, tunnel::state_directory),
+    check("port_closed", FactSource::Ports, paths::port_closed),
+    check("no_answer", FactSource::Ports, paths::no_answer),
+    check("interface", FactSource::Network, paths::interface),
+    check("path_down", FactSource::Control, paths::path_down),
+    check("loss", FactSource::Control, paths::loss),
+    check("path_mtu", FactSource::Network, paths::path_mtu),
+    check("throttled", FactSource::Control, paths::throttled),
+    check("same_network", FactSource::Network, paths::same_network),
+    check("names", FactSource::Names, paths::names),
+    check("unknown_key", FactSource::Control, tunnel::unknown_key),
+    check("wrong_key", FactSource::Control, tunnel::wrong_key),
+    check("old_handshake", FactSource::Control, tunnel::old_handshake),
+    check("clock_behind", FactSource::Host, host::clock_behind),
+    check("clock_synchronised", FactSource::Host, host::clock_synchronised),
+    check("reverse_path_filter", FactSource::Host, routing::reverse_path_filter),
+    check("rules_missing", FactSource::Network, routing::rules_missing),
+    check("foreign_rules", FactSource::Network, routing::foreign_rules),
+    check("dns_leak", FactSource::Network, routing::dns_leak),
+    check("ipv6_leak", FactSource::Network, routing::ipv6_leak),
+    check("address_clash", FactSource::Network, routing::address_clash),
+    check("managed_interface", FactSource::Host, routing::managed_interface),
+    check("foreign_routes", FactSource::Host, routing::foreign_routes),
+    check("kill_switch", FactSource::Firewall, gateway::kill_switch),
+    check("masquerade", FactSource::Firewall, gateway::masquerade),
+    check("forwarding", FactSource::Host, gateway::forwarding),
+    check("forward_policy", FactSource::Firewall, gateway::forward_policy),
+    check("conntrack", FactSource::Host, gateway::conntrack),
+    check("offload", FactSource::Host, host::offload),
+    check("receive_buffer", FactSource::Host, host::receive_buffer),
+    check("aes", FactSource::Host, host::aes),
 ];
 
 fn failed(cause: impl Into<String>, cure: impl Into<String>) -> Finding {
-    Finding { severity: Severity::Failed, cause: cause.into(), cure: cure.into() }
+    Finding { severity: FindingSeverity::Failed, cause: cause.into(), cure: cure.into() }
 }
 
 fn warning(cause: impl Into<String>, cure: impl Into<String>) -> Finding {
-    Finding { severity: Severity::Warning, cause: cause.into(), cure: cure.into() }
+    Finding { severity: FindingSeverity::Warning, cause: cause.into(), cure: cure.into() }
 }
 
 /// Returns no finding if all is well.

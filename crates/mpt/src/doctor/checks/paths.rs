@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ipnet::{IpNet, Ipv4Net};
 use mpt_linux::netlink::Link;
 
-use super::{Finding, Outcome, Severity, failed, warning};
+use super::{Finding, FindingSeverity, Outcome, failed, warning};
 use crate::config::model::Peer;
 use crate::control::report::{PathReport, PeerReport};
 use crate::control::verdict;
@@ -42,10 +42,10 @@ fn of_ports(facts: &Facts, finding: impl Fn(&Port) -> Option<Finding>) -> Outcom
 }
 
 /// The loss of a path is a failure if no other path to the peer is up.
-fn severity(facts: &Facts, peer: &str) -> Severity {
+fn severity(facts: &Facts, peer: &str) -> FindingSeverity {
     let mut peers = facts.report().into_iter().flat_map(|report| &report.peers);
     let has_path = peers.any(|own| own.name == peer && own.paths.iter().any(|path| path.up));
-    if has_path { Severity::Warning } else { Severity::Failed }
+    if has_path { FindingSeverity::Warning } else { FindingSeverity::Failed }
 }
 
 pub fn interface(facts: &Facts) -> Outcome {

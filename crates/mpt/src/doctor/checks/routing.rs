@@ -9,7 +9,7 @@ use mpt_linux::netlink::Rule;
 use super::{Finding, Outcome, failed, unless, warning};
 use crate::config::File;
 use crate::daemon::policy_routing;
-use crate::doctor::facts::{Facts, Network};
+use crate::doctor::facts::{Facts, NetworkFacts};
 use crate::firewall_mark::MARK_OF_TUNNELS;
 
 pub fn reverse_path_filter(facts: &Facts) -> Outcome {
@@ -48,7 +48,7 @@ pub fn rules_missing(facts: &Facts) -> Outcome {
     )
 }
 
-fn ours(network: &Network, ipv6: bool) -> impl Iterator<Item = &Rule> {
+fn ours(network: &NetworkFacts, ipv6: bool) -> impl Iterator<Item = &Rule> {
     let rules = network.rules.iter().map(|(rule, _)| rule);
     rules.filter(move |rule| rule.ipv6 == ipv6 && rule.mark.is_some() && rule.mark == network.mark)
 }

@@ -101,7 +101,7 @@ fn a_path_is_narrow_by_comparison_with_what_it_is_probed_for() {
 fn without_facts_a_check_is_skipped_and_only_failures_fail() {
     let mut facts = facts();
     let wait = Wait { time: Duration::from_secs(2), answered: false };
-    for source in [Source::Host, Source::Network, Source::Firewall] {
+    for source in [FactSource::Host, FactSource::Network, FactSource::Firewall] {
         facts.waits.insert(source, wait);
     }
     facts.host.aes = Some(false);

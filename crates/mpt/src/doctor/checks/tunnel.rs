@@ -12,8 +12,8 @@ pub fn configuration(facts: &Facts) -> Outcome {
         let line = problem.line.map_or_else(String::new, |line| format!(":{line}"));
         let cause = format!("{}{line}: {}", problem.file.display(), problem.what);
         match problem.severity {
-            config::Severity::Error => failed(cause, cure),
-            config::Severity::Warning => warning(cause, cure),
+            config::ProblemSeverity::Error => failed(cause, cure),
+            config::ProblemSeverity::Warning => warning(cause, cure),
         }
     };
     match &facts.config {

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 
 use crate::Failure;
-use crate::control::{Client, RunDir};
+use crate::control::{ControlClient, RunDir};
 use crate::daemon;
 use crate::doctor::facts::Control;
 
@@ -20,7 +20,8 @@ pub fn query(interface: &str) -> Control {
     if interface.is_empty() || !run.running().iter().any(|name| name == interface) {
         return if daemon::is_blocking(interface) { Control::Blocked } else { Control::Absent };
     }
-    let report = Client::connect_status(&run, Some(interface)).and_then(|mut client| client.status_with_rates(None));
+    let report =
+        ControlClient::connect_status(&run, Some(interface)).and_then(|mut client| client.status_with_rates(None));
     match report {
         Ok(report) => Control::Report(Box::new(report)),
         Err(failure) => Control::Refused(failure),

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::config::{self, Problem, Severity};
+use crate::config::{self, Problem, ProblemSeverity};
 use crate::doctor::facts::Config;
 
 /// Reads the file, which a running tunnel may have named: other kinds than regular files are left out. A directory is
@@ -23,5 +23,5 @@ pub fn read(path: &Path) -> Config {
 fn broken(path: &Path, what: &str) -> Config {
     let (file, what) = (PathBuf::from(path), what.to_owned());
     let hint = Some("name a configuration file: mpt doctor FILE".to_owned());
-    Config::Broken(path.to_owned(), vec![Problem { severity: Severity::Error, file, line: None, what, hint }])
+    Config::Broken(path.to_owned(), vec![Problem { severity: ProblemSeverity::Error, file, line: None, what, hint }])
 }

@@ -13,17 +13,17 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 
 use crate::control::RunDir;
 use crate::daemon;
-use crate::doctor::facts::{Config, Facts, Host, Socket};
+use crate::doctor::facts::{Config, Facts, HostFacts, Socket};
 
 /// The objects to look at.
 #[derive(Debug)]
-pub struct About {
+pub struct HostQuery {
     interface: String,
     config: Option<PathBuf>,
     pid: Option<u32>,
 }
 
-impl About {
+impl HostQuery {
     pub fn of(facts: &Facts) -> Self {
         let config = match &facts.config {
             Config::Absent => None,
@@ -35,11 +35,11 @@ impl About {
 }
 
 /// Reads the facts.
-pub fn read(about: &About) -> Host {
+pub fn read(about: &HostQuery) -> HostFacts {
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let forwards = |path: &str| number(path).map(|value| value != 0);
     let conntrack = |name: &str| number(&format!("/proc/sys/net/netfilter/nf_conntrack_{name}"));
-    Host {
+    HostFacts {
         kernel: fs::read_to_string("/proc/sys/kernel/osrelease").ok().map(|release| release.trim().to_owned()),
         rp_filter: rp_filter(),
         forwarding: ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"].map(forwards),
@@ -75,7 +75,7 @@ fn has_aes(cpuinfo: &str) -> Option<bool> {
 }
 
 /// Returns a file with a time in the future, beyond the precision with which hosts share a clock.
-fn future_file(about: &About) -> Option<(PathBuf, Duration)> {
+fn future_file(about: &HostQuery) -> Option<(PathBuf, Duration)> {
     let handshake = daemon::state_folder().join(format!("{}.handshake", about.interface));
     let files = about.config.iter().cloned().chain([handshake]);
     let ahead = |path: PathBuf| {
@@ -184,7 +184,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mpt0.toml");
         let file = fs::File::create(&path).unwrap();
-        let about = About { interface: "mpt0".to_owned(), config: Some(path.clone()), pid: None };
+        let about = HostQuery { interface: "mpt0".to_owned(), config: Some(path.clone()), pid: None };
         assert_eq!(future_file(&about), None);
         file.set_modified(SystemTime::now() + Duration::from_secs(7_200)).unwrap();
         let (found, ahead) = future_file(&about).unwrap();

@@ -6,17 +6,17 @@ use mpt_linux::Error;
 use mpt_linux::netlink::Netlink;
 
 use crate::daemon::policy_routing;
-use crate::doctor::facts::{Facts, Network};
+use crate::doctor::facts::{Facts, NetworkFacts};
 use crate::resolver;
 
 /// The addresses to look up.
 #[derive(Debug)]
-pub struct About {
+pub struct NetworkQuery {
     mark: Option<u32>,
     remotes: Vec<IpAddr>,
 }
 
-impl About {
+impl NetworkQuery {
     pub fn of(facts: &Facts) -> Self {
         let remotes = facts.paths().filter_map(|(_, path)| path.remote.parse::<SocketAddr>().ok());
         let mut remotes: Vec<_> = remotes.map(|remote| remote.ip()).collect();
@@ -30,7 +30,7 @@ impl About {
 ///
 /// # Errors
 /// The kernel refused a query.
-pub fn read(about: &About) -> Result<Network, Error> {
+pub fn read(about: &NetworkQuery) -> Result<NetworkFacts, Error> {
     let (mut netlink, mut own) = (Netlink::open()?, Netlink::open_for(about.mark)?);
     let mut rules = netlink.rules(false)?;
     rules.extend(netlink.rules(true).unwrap_or_default());
@@ -41,7 +41,7 @@ pub fn read(about: &About) -> Result<Network, Error> {
     let by = |to: &IpAddr| Some((*to, own.route_to(*to, None).ok().flatten()?.device));
     let remotes = about.remotes.iter().filter_map(by).collect();
     let (links, addresses) = (netlink.links()?, netlink.all_addresses()?);
-    Ok(Network { links, addresses, rules, mark: about.mark, resolvers, ipv6_internet, remotes })
+    Ok(NetworkFacts { links, addresses, rules, mark: about.mark, resolvers, ipv6_internet, remotes })
 }
 
 /// An address of the global unicast range (RFC 4291 section 2.4). Nothing is sent to it.
