@@ -15,6 +15,7 @@ mod enrolment;
 mod enrolment_refused;
 mod fleet;
 mod forwarding;
+mod frr;
 mod gateway;
 mod hostile;
 mod internet;
