@@ -67,8 +67,8 @@ fn preference(world: &World, server: &str) -> Option<u32> {
     of_server.split("BGP.local_pref: ").nth(1)?.lines().next()?.trim().parse().ok()
 }
 
-/// The server goes as if its power failed: the router sees no end of a connection, only silence. Without BFD it would wait
-/// for three minutes.
+/// The server goes as if its power failed: the router sees no end of a connection, only silence. Without BFD it would
+/// wait for three minutes.
 #[test]
 fn frr_announces_the_server_in_use_and_the_standby_and_bfd_detects_a_dead_one() {
     if let Some(reason) = missing() {
