@@ -4,6 +4,7 @@
 //! states and the integrity of transferred data, never speed, which depends on the machine's load. Expected events get
 //! [`rig::TIMEOUT`], far more time than they need.
 
+mod balancer;
 mod beside;
 mod bypass;
 mod capture;
@@ -16,6 +17,7 @@ mod enrolment;
 mod enrolment_refused;
 mod fleet;
 mod forwarding;
+mod frr;
 mod gateway;
 mod hostile;
 mod internet;

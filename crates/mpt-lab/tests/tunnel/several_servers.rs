@@ -134,7 +134,7 @@ impl World {
         }
     }
 
-    fn start(&mut self, host: &'static str) {
+    pub fn start(&mut self, host: &'static str) {
         self.start_with(host, &Self::config(host));
     }
 
@@ -150,7 +150,7 @@ impl World {
     }
 
     /// Starts BIRD with a configuration of the guide.
-    fn route(&mut self, host: &'static str, config: &str) {
+    pub fn route(&mut self, host: &'static str, config: &str) {
         let path = |end: &str| self.folder.path().join(format!("bird-{host}.{end}"));
         fs::write(path("conf"), config).expect("a file");
         let mut bird = self.host(host).command("bird");
@@ -194,6 +194,11 @@ impl World {
             self.hosts.iter().map(log).collect::<String>(),
             self.sh("router", "ip route")
         )
+    }
+
+    /// Returns true if the router sends packets for the site to 10.88.0.LAST.
+    pub fn leads_to(&self, last: u32) -> bool {
+        self.sh("router", "ip route get 10.80.5.1").contains(&format!("via 10.88.0.{last} "))
     }
 
     pub fn has_route(&self, server: &str, metric: u32) -> bool {
@@ -284,11 +289,8 @@ fn a_connection_survives_the_death_of_a_server() {
     world.route("frankfurt", bird[0]);
     world.route("amsterdam", &bird[0].replace("10.88.0.11", "10.88.0.12"));
     world.route("router", bird[1]);
-    let leads_to = |world: &World, last: u32| {
-        world.sh("router", "ip route get 10.80.5.1").contains(&format!("via 10.88.0.{last} "))
-    };
     world.wait_until("the router sends to the server in use", |world| {
-        leads_to(world, 11) && world.has_route("amsterdam", 200)
+        world.leads_to(11) && world.has_route("amsterdam", 200)
     });
     let stop = AtomicBool::new(false);
     let folder = world.folder.path().to_owned();
@@ -306,7 +308,7 @@ fn a_connection_survives_the_death_of_a_server() {
         )
         .expect("bird dies");
         world.wait_until("the router sends to the other server", |world| {
-            leads_to(world, 12) && world.uses() == ["standby", "active"]
+            world.leads_to(12) && world.uses() == ["standby", "active"]
         });
         thread::sleep(Duration::from_secs(2));
         stop.store(true, Ordering::Relaxed);
