@@ -74,9 +74,9 @@ mod tests {
         let mut bucket = DuplicateFilter::default();
         assert_eq!(bucket.next_number(), None);
         let next = [5, 9, 7, u32::MAX].map(|seq| {
-            bucket.handle(seq).unwrap_or_default();
+            bucket.handle(seq).unwrap();
             bucket.next_number()
         });
-        assert_eq!(next, [6, 10, 10, 10].map(Some), "the last is ten before the others");
+        assert_eq!(next, [6, 10, 10, 10].map(Some), "the last number comes before the others");
     }
 }

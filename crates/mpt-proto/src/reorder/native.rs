@@ -271,11 +271,11 @@ mod tests {
         let (mut b, mut unordered) = (Bench::new(), Bench::new());
         b.all(0, [0, 2, 4, 5]);
         unordered.all(0, [0]);
-        [2, 4, 5].map(|seq| unordered.take(0, seq, false).unwrap());
+        [2, 4, 5].into_iter().for_each(|seq| unordered.take(0, seq, false).unwrap());
         // Both know the same numbers; packets have four bytes.
         assert_eq!((b.buffer.len(), unordered.buffer.len()), (3, 0));
         assert_eq!(b.buffer.bytes(), unordered.buffer.bytes() + 3 * 4);
-        [&mut b, &mut unordered].map(|bench| bench.all(1, [1]));
+        [&mut b, &mut unordered].into_iter().for_each(|bench| bench.all(1, [1]));
         assert_eq!((b.buffer.len(), b.buffer.bytes()), (2, unordered.buffer.bytes() + 2 * 4));
         assert!(unordered.buffer.bytes() > 0);
     }
@@ -292,7 +292,7 @@ mod tests {
         b.wake(550);
         b.all(560, [6, 7]);
         b.skip(570, 10, 11);
-        [14, 15].map(|seq| b.take(580, seq, false).unwrap());
+        [14, 15].into_iter().for_each(|seq| b.take(580, seq, false).unwrap());
         // The window is 16,384: 12 and 13 are given up.
         b.all(590, [12 + 16_384]);
         let expected = ReorderStats {

@@ -122,7 +122,7 @@ mod tests {
     fn bytes_are_those_of_pages_and_of_their_list() {
         let mut places = SparseWindow::default();
         assert_eq!(places.bytes(), 0);
-        [0, 1, 128].map(|number| places.put(number, || 7_u32));
+        assert!([0, 1, 128].into_iter().all(|number| places.put(number, || 7_u32)));
         let list = places.pages.capacity() * size_of::<usize>();
         // A page has its bit set and 64 places of a flag and a value.
         assert_eq!(places.bytes(), 2 * (8 + 64 * 8) + list);
