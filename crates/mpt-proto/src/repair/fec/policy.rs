@@ -83,8 +83,8 @@ mod tests {
         let schedule = |interval, sources, tail| {
             Some(FecSchedule { interval, sources, tail_timeout: Duration::from_millis(tail) })
         };
-        // Half of the way to 10 %; the overhead is 2 * 5 % + 1 %, which is one in 9.09, and each packet is covered eight
-        // times.
+        // Half of the way to 10 %; the overhead is 2 * 5 % + 1 %, which is one in 9.09, and each packet is covered
+        // eight times.
         assert_eq!(at(250, 0.1, 640, 1), schedule(9, 72, 80));
         // A quarter of the way to 0, to 3.75 %: one in 11.8.
         assert_eq!(at(500, 0.0, 640, 50), schedule(11, 88, 100));
