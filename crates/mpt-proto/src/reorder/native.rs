@@ -233,6 +233,15 @@ mod tests {
     }
 
     #[test]
+    fn a_first_number_below_256_comes_after_others() {
+        for (first, next) in [(255, 0), (256, 257)] {
+            let mut b = Bench::new();
+            b.all(0, [first]);
+            assert_eq!(b.buffer.next_number(), Some(next));
+        }
+    }
+
+    #[test]
     fn it_continues_where_another_ended() {
         let mut b = Bench { buffer: NativeReorder::resume(ReorderLimits::default(), 1_000), out: Vec::new() };
         b.all(0, [1_001]);

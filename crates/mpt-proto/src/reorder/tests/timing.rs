@@ -129,3 +129,13 @@ fn a_repeated_number_after_a_silence_of_half_a_second_is_a_restart() {
         assert_eq!(b.buffer.stats().restarts, restarts, "{ms} ms");
     }
 }
+
+#[test]
+fn what_is_held_when_the_peer_restarts_is_delivered() {
+    let mut b = Bench::new(FIXED);
+    (0..1_000).for_each(|n| b.arrive(n, 0, n as u32).unwrap());
+    b.all(1_000, 0, [1_001]);
+    assert_eq!((b.out.len(), b.buffer.len()), (1_000, 1));
+    b.all(1_050, 0, [0]);
+    assert_eq!((&b.out[1_000..], b.buffer.stats().restarts), (&[1_001, 0][..], 1));
+}
