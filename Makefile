@@ -91,8 +91,8 @@ fuzz:
 	  cargo +nightly fuzz run $$target corpus/$$target seeds/$$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
 	done
 
-# Changes one line after the other of the replay window and of the history of deliveries, and counts the changes that no
-# test detects. Compares them with crates/mpt-proto/mutants.txt. MUTANTS has other files of reorder/.
+# Changes one line after the other of the replay window, the wire, repair, the reorder buffers and header compression, and
+# counts the changes that no test detects. Compares them with crates/mpt-proto/mutants.txt. MUTANTS has some of the files.
 mutants:
 	./scripts/mutants
 

@@ -177,6 +177,7 @@ fn a_header_of_52_bytes_is_compressed_to_16() {
     // Control, flags, sequence 4, id 2, timestamp 3, echo 3, checksum 2.
     assert_eq!(wire.len() - 1_388, 2 + 4 + 2 + 3 + 3 + 2);
     assert_eq!(wire[..8], [0b1001_1010, 0x10, 0, 0, 0x30, 0xcc, 0, 9]);
+    assert_eq!(compressed(&segment(0), &segment(0)).unwrap().len(), 1_388 + 4, "an equal header has no other field");
     let call = |n| build(Version::V6, UDP, Fields { id: n, ..Fields::default() }, 172);
     assert_eq!(compressed(&call(0), &call(1)).unwrap().len(), 2 + 172, "48 bytes are compressed to 2");
 }
@@ -184,7 +185,7 @@ fn a_header_of_52_bytes_is_compressed_to_16() {
 #[test]
 fn a_header_that_differs_in_a_constant_field_is_not_compressed() {
     let with = segment(0);
-    for at in [1, 6, 8, 12, 19, 20, 23] {
+    for at in [1, 6, 8, 12, 19, 20, 23, 38, 39] {
         let mut other = segment(1);
         other[at] ^= 0x10;
         write_u16(&mut other, 10, 0);
@@ -192,6 +193,13 @@ fn a_header_that_differs_in_a_constant_field_is_not_compressed() {
         write_u16(&mut other, 10, sum);
         assert_eq!(compressed(&with, &other), None, "byte {at}");
     }
+    let with = build(Version::V6, UDP, Fields::default(), 9);
+    for at in [1, 3, 6, 7, 8, 39, 40, 43] {
+        let mut other = with.clone();
+        other[at] ^= 1;
+        assert_eq!(compressed(&with, &other), None, "byte {at} of IPv6");
+    }
+    let with = segment(0);
     let wrong = |at: usize| {
         let mut other = segment(1);
         other[at] ^= 1;
@@ -212,7 +220,13 @@ fn options_fragments_and_other_protocols_give_no_context() {
     assert!(!alter(&[(6, 0x20)]) && !alter(&[(7, 1)]), "fragments");
     assert!(!alter(&[(0, 0x46)]) && !alter(&[(9, 1)]));
     assert!(!alter(&[(32, 0xb0)]) && !alter(&[(40, 5)]), "selective acknowledgements");
-    assert!(!alter(&[(0, 0x60)]) && HeaderContext::of(&[]).is_none() && HeaderContext::of(&segment(0)[..51]).is_none());
+    assert!(!alter(&[(0, 0x60)]));
+    for (version, protocol) in [(Version::V4, TCP), (Version::V6, TCP), (Version::V4, UDP), (Version::V6, UDP)] {
+        let packet = build(version, protocol, Fields::default(), 9);
+        let header = header_of(&packet).len();
+        assert!(HeaderContext::of(&packet[..header]).is_some());
+        assert!((0..header).all(|len| HeaderContext::of(&packet[..len]).is_none()));
+    }
 }
 
 /// A sender and a receiver.
@@ -293,6 +307,7 @@ fn nothing_is_compressed_before_the_receiver_confirms_the_context() {
     assert_eq!(ends.send(at(1_999), &segment(1)).choice, HeaderForm::Full);
     ends.compressor.on_known(at(1_999), BUCKET, 2);
     assert_eq!(ends.send(at(1_999), &segment(1)).choice, HeaderForm::Full, "no offer");
+    assert!(ends.offer(at(1_999), &segment(1)).is_none(), "the answer may still come");
     let again = ends.offer(at(2_000), &segment(1)).expect("the answer was lost");
     ends.decompressor.on_offer(BUCKET, again.sequence, &segment(1));
     ends.compressor.on_known(at(2_001), BUCKET, again.sequence);
@@ -377,4 +392,16 @@ fn a_packet_older_than_a_context_is_not_compressed_with_it() {
     ends.next = offer.sequence + 256 - 3;
     let next = ends.offer(at(1_500), &other(0)).expect("the flow is idle");
     assert_eq!(next.sequence, offer.sequence + 257);
+}
+
+#[test]
+fn a_repeated_offer_is_confirmed_again_and_expands_no_packet_of_its_own_number() {
+    let mut ends = Ends::default();
+    let offer = ends.agree(at(0), &segment(0));
+    assert!(ends.decompressor.on_offer(BUCKET, offer.sequence, &offer.packet), "the first answer may be lost");
+    assert_eq!(ends.send_again(at(1), offer.sequence, &segment(0)).choice, HeaderForm::Full);
+    let own = Sent { sequence: offer.sequence, ..ends.send(at(1), &segment(1)) };
+    assert_eq!(ends.receive(&own), Err(Dropped::UnknownContext));
+    ends.compressor.clear();
+    assert_eq!(ends.send(at(1), &segment(2)).choice, HeaderForm::Full);
 }

@@ -68,4 +68,15 @@ mod tests {
         assert_eq!(bucket.handle(0), Err(Dropped::TooOld));
         assert_eq!(bucket.handle(1), Ok(()));
     }
+
+    #[test]
+    fn the_next_number_is_behind_the_highest() {
+        let mut bucket = DuplicateFilter::default();
+        assert_eq!(bucket.next_number(), None);
+        let next = [5, 9, 7, u32::MAX].map(|seq| {
+            bucket.handle(seq).unwrap();
+            bucket.next_number()
+        });
+        assert_eq!(next, [6, 10, 10, 10].map(Some), "the last number comes before the others");
+    }
 }

@@ -227,7 +227,104 @@ mod tests {
         let mut b = Bench::new();
         let last = DeliveredBitmap::LEN as u32 + 1;
         b.all(0, 0..=last);
-        assert_eq!(b.take(1, 0, true), Err(Dropped::TooOld));
-        assert_eq!(b.take(1, last, true), Err(Dropped::Duplicate));
+        // 2 is LEN before the next number.
+        assert_eq!([0, 2].map(|seq| b.take(1, seq, true)), [Err(Dropped::TooOld); 2]);
+        assert_eq!([3, last].map(|seq| b.take(1, seq, true)), [Err(Dropped::Duplicate); 2]);
+    }
+
+    #[test]
+    fn a_first_number_below_256_comes_after_others() {
+        for (first, next) in [(255, 0), (256, 257)] {
+            let mut b = Bench::new();
+            b.all(0, [first]);
+            assert_eq!(b.buffer.next_number(), Some(next));
+        }
+    }
+
+    #[test]
+    fn it_continues_where_another_ended() {
+        let mut b = Bench { buffer: NativeReorder::resume(ReorderLimits::default(), 1_000), out: Vec::new() };
+        b.all(0, [1_001]);
+        assert_eq!((b.out.len(), b.buffer.next_number()), (0, Some(1_000)));
+        b.all(1, [1_000]);
+        assert_eq!(b.out, [1_000, 1_001]);
+    }
+
+    #[test]
+    fn without_room_only_the_next_number_is_taken() {
+        let mut b = Bench::new();
+        b.all(0, [0]);
+        let mut refused = |seq: u32| b.buffer.handle(at(1), seq, &[0; 4], true, false, &mut |_| {});
+        assert_eq!([2, 1].map(&mut refused), [Err(Dropped::OverBudget), Ok(())]);
+        let mut skip = |from, to, may_hold| b.buffer.handle_skip(at(2), from, to, may_hold, &mut |_| {});
+        assert_eq!(skip(3, 3, false), Err(Dropped::OverBudget));
+        assert_eq!(skip(3, 4, true), Ok(()));
+        assert_eq!(skip(2, 2, false), Ok(()));
+        assert_eq!(skip(5, 4 + MAX_SKIP as u32 + 1, true), Err(Dropped::OverBudget));
+        assert_eq!(b.buffer.next_number(), Some(5));
+    }
+
+    #[test]
+    fn a_skip_at_the_window_is_ignored() {
+        let mut b = Bench::new();
+        b.all(0, [0]);
+        let window = ReorderLimits::default().window as u32;
+        b.skip(1, 1 + window, 1 + window);
+        assert!(b.buffer.is_empty());
+        b.skip(1, window, window);
+        assert!(!b.buffer.is_empty());
+    }
+
+    #[test]
+    fn bytes_of_held_packets_are_counted_until_they_are_delivered() {
+        let (mut b, mut unordered) = (Bench::new(), Bench::new());
+        b.all(0, [0, 2, 4, 5]);
+        unordered.all(0, [0]);
+        [2, 4, 5].into_iter().for_each(|seq| unordered.take(0, seq, false).unwrap());
+        // Both know the same numbers; packets have four bytes.
+        assert_eq!((b.buffer.len(), unordered.buffer.len()), (3, 0));
+        assert_eq!(b.buffer.bytes(), unordered.buffer.bytes() + 3 * 4);
+        [&mut b, &mut unordered].into_iter().for_each(|bench| bench.all(1, [1]));
+        assert_eq!((b.buffer.len(), b.buffer.bytes()), (2, unordered.buffer.bytes() + 2 * 4));
+        assert!(unordered.buffer.bytes() > 0);
+    }
+
+    #[test]
+    fn every_packet_and_every_hole_is_counted() {
+        let mut b = Bench::new();
+        b.all(0, [0, 1]);
+        b.all(10, [4, 5]);
+        b.all(30, [3]);
+        b.all(40, [2]);
+        assert_eq!(b.buffer.next_number(), Some(6));
+        b.all(50, [8, 9]);
+        b.wake(550);
+        b.all(560, [6, 7]);
+        b.skip(570, 10, 11);
+        [14, 15].into_iter().for_each(|seq| b.take(580, seq, false).unwrap());
+        // The window is 16,384: 12 and 13 are given up.
+        b.all(590, [12 + 16_384]);
+        let expected = ReorderStats {
+            in_order: 3,
+            held: 6,
+            late: 2,
+            expired: 2,
+            overrun: 2,
+            skipped: 2,
+            unordered: 2,
+            // 3 was the first number behind the hole, and waited for 10 ms.
+            longest_fill_ns: 10_000_000,
+            ..ReorderStats::default()
+        };
+        assert_eq!(b.buffer.stats(), expected);
+        assert_eq!((b.out.len(), b.buffer.len(), b.buffer.next_number()), (12, 1, Some(16)));
+    }
+
+    #[test]
+    fn a_jump_beyond_the_window_gives_up_all_before_it() {
+        let mut b = Bench::new();
+        b.all(0, [0, 100_000]);
+        assert_eq!((&b.out[..], b.buffer.stats().overrun), (&[0, 100_000][..], 99_999));
+        assert_eq!(b.buffer.next_number(), Some(100_001));
     }
 }

@@ -118,6 +118,26 @@ mod tests {
         assert_eq!((places.pages.capacity(), places.take_first()), (0, None));
     }
 
+    #[test]
+    fn bytes_are_those_of_pages_and_of_their_list() {
+        let mut places = SparseWindow::default();
+        assert_eq!(places.bytes(), 0);
+        assert!([0, 1, 128].into_iter().all(|number| places.put(number, || 7_u32)));
+        let list = places.pages.capacity() * size_of::<usize>();
+        // A page has its bit set and 64 places of a flag and a value.
+        assert_eq!(places.bytes(), 2 * (8 + 64 * 8) + list);
+    }
+
+    #[test]
+    fn a_list_of_the_usual_capacity_is_kept() {
+        for (capacity, kept) in [(USUAL, USUAL), (USUAL + 1, 0)] {
+            let mut places = SparseWindow { pages: VecDeque::with_capacity(capacity), first: 0, count: 0 };
+            assert!(places.put(5, || ()));
+            places.take_first().unwrap();
+            assert_eq!(places.pages.capacity(), kept);
+        }
+    }
+
     /// Every sequence of six steps: a number at the edge of a page, or the removal of the first.
     #[test]
     fn every_short_sequence_of_steps_is_that_of_a_map() {

@@ -42,3 +42,29 @@ impl std::ops::Add for ReorderStats {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts([a, b, c, d, e, f, g, h, i, longest]: [u64; 10]) -> ReorderStats {
+        ReorderStats {
+            in_order: a,
+            held: b,
+            late: c,
+            passed: d,
+            expired: e,
+            overrun: f,
+            skipped: g,
+            restarts: h,
+            unordered: i,
+            longest_fill_ns: longest,
+        }
+    }
+
+    #[test]
+    fn counts_add_up_and_the_longest_hole_remains() {
+        let (some, more) = (counts([1, 2, 3, 4, 5, 6, 7, 8, 9, 50]), counts([20, 30, 40, 50, 60, 70, 80, 90, 100, 10]));
+        assert_eq!(some + more, counts([21, 32, 43, 54, 65, 76, 87, 98, 109, 50]));
+    }
+}

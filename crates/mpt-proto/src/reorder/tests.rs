@@ -273,6 +273,8 @@ fn a_path_that_stalls_longer_than_the_bound_is_no_restart() {
     assert_eq!(b.out.len(), 101);
 }
 
+mod timing;
+
 mod properties {
     use super::*;
     use proptest::prelude::*;

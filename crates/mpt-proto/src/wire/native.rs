@@ -156,6 +156,18 @@ mod tests {
         assert_eq!(header.encode(), [0x30, 0, 0x88, 0xB5, 0xAB, 0xCD, 0xEF, 17 << 3 | 5, 0x23, 0x45, 0x67, 0x89]);
     }
 
+    #[test]
+    fn an_index_is_printed_in_six_digits() {
+        assert_eq!(format!("{:?}", SessionIndex::new(0xFF00_001A)), "SessionIndex(00001a)");
+    }
+
+    #[test]
+    fn a_tag_has_slot_and_low_bits_of_the_generation() {
+        let tag = PathTag::from(PathId { slot: 17, generation: 13 });
+        assert_eq!((tag.slot(), tag.generation(), tag.to_byte()), (17, 5, 0x8D));
+        assert_eq!(PathTag::from_byte(0x8D), tag);
+    }
+
     proptest! {
         #[test]
         fn a_header_decodes_to_what_was_encoded(session: u32, path: u8, number: u64) {

@@ -68,13 +68,24 @@ mod tests {
 
     #[test]
     fn a_probe_decodes_to_what_was_encoded_and_a_truncated_one_is_refused() {
-        let probe = Probe { reply: true, path: 3, version: 0x0102, dead: 0x8000_0001, stamp: 0x0123_4567_89ab_cdef };
-        let mut datagram = [0xff; PROBE_LEN];
-        probe.encode(&mut datagram);
-        let (header, body) = Gre::decode(&datagram).unwrap();
-        assert_eq!((header, Probe::decode(body)), (HEADER, Ok(probe)));
-        for len in 0..body.len() {
-            assert_eq!(Probe::decode(&body[..len]), Err(Dropped::Truncated));
+        for reply in [false, true] {
+            let probe = Probe { reply, path: 3, version: 0x0102, dead: 0x8000_0001, stamp: 0x0123_4567_89ab_cdef };
+            let mut datagram = [0xff; PROBE_LEN];
+            probe.encode(&mut datagram);
+            let (header, body) = Gre::decode(&datagram).unwrap();
+            assert_eq!((header, Probe::decode(body)), (HEADER, Ok(probe)));
+            for len in 0..body.len() {
+                assert_eq!(Probe::decode(&body[..len]), Err(Dropped::Truncated));
+            }
+        }
+    }
+
+    #[test]
+    fn a_probe_of_another_kind_is_refused() {
+        for kind in [0, 3, 0xff] {
+            let mut body = [0; 16];
+            body[0] = kind;
+            assert_eq!(Probe::decode(&body), Err(Dropped::UnknownProtocol), "{kind}");
         }
     }
 }

@@ -272,3 +272,6 @@ const MAX_MISSING: usize = 16;
 const CAPACITY: u64 = 4 * MAX_SPAN;
 /// Maximum number of buffers kept for reuse.
 const MAX_SPARE: usize = 16;
+
+#[cfg(test)]
+mod tests;

@@ -72,4 +72,23 @@ mod tests {
         assert!((50..=60).contains(&schedule.interval) && schedule.sources == MAX_SOURCES, "{schedule:?}");
         assert_eq!(after(20, 0.10, 640).map(|schedule| schedule.interval), Some(4));
     }
+
+    #[test]
+    fn a_rising_loss_is_smoothed_over_half_a_second_and_a_falling_one_over_a_second() {
+        let mut policy = FecPolicy::default();
+        let mut at = |ms, loss, srtt, packet| {
+            let (srtt, packet) = (Duration::from_millis(srtt), Duration::from_millis(packet));
+            policy.schedule(Time::after(Duration::from_millis(ms)), loss, srtt, packet)
+        };
+        let schedule = |interval, sources, tail| {
+            Some(FecSchedule { interval, sources, tail_timeout: Duration::from_millis(tail) })
+        };
+        // Half of the way to 10 %; the overhead is 2 * 5 % + 1 %, which is one in 9.09, and each packet is covered
+        // eight times.
+        assert_eq!(at(250, 0.1, 640, 1), schedule(9, 72, 80));
+        // A quarter of the way to 0, to 3.75 %: one in 11.8.
+        assert_eq!(at(500, 0.0, 640, 50), schedule(11, 88, 100));
+        assert_eq!(at(500, 0.0, 10, 1), None, "the least RTT");
+        assert_eq!(at(500, 0.0, 11, 1), schedule(11, 88, 5));
+    }
 }

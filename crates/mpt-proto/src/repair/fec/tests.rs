@@ -161,6 +161,45 @@ fn a_late_datagram_leaves_room_for_another_solution() {
 }
 
 #[test]
+fn the_numbers_of_a_path_need_not_begin_at_zero() {
+    let mut encoder = Encoder::default();
+    let sent: Vec<_> = (0..6).map(|n| (FlowSeq { bucket: 7, sequence: n }, packet(u64::from(n), 60))).collect();
+    let mut decoder = Decoder::new(Time::START, PathSeq(5_000), 1_500);
+    for ((flow_seq, packet), number) in sent.iter().zip(5_000..) {
+        encoder.on_source(PathSeq(number), *flow_seq, packet.clone());
+        if ![2, 5].contains(&flow_seq.sequence) {
+            decoder.on_datagram(PathSeq(number), Some((*flow_seq, &bytes(packet))));
+        }
+    }
+    let mut recovered = Vec::new();
+    for own in [5_006, 5_007] {
+        let symbol = Symbol::from(encoder.symbol(PathSeq(own), 6).unwrap());
+        assert_eq!(u64::from(symbol.span), own - 5_000);
+        recovered.extend(decoder.on_repair(Time::START, PathSeq(own), symbol.span, symbol.seed, &symbol.bytes));
+        decoder.on_datagram(PathSeq(own), None);
+    }
+    recovered.sort_by_key(|packet| packet.flow_seq.sequence);
+    let of = |n: usize| Recovered { flow_seq: sent[n].0, packet: bytes(&sent[n].1) };
+    assert_eq!(recovered, [of(2), of(5)]);
+}
+
+/// A peer computes the same coefficients: these are first outputs of SplitMix64 from the states 0 and 1,234,567.
+#[test]
+fn coefficients_are_outputs_of_splitmix64() {
+    let expected = |output: u64| 1 + (output % 255) as u8;
+    assert_eq!(coefficient(0, 0), expected(0xe220_a839_7b1d_cdaf));
+    assert_eq!(coefficient((1_234_567 % 64) as u8, 1_234_567 / 64), expected(6_457_827_717_110_365_317));
+    assert!((0..2_000).all(|number| coefficient(0, number) != 0));
+}
+
+#[test]
+fn bucket_and_low_bits_of_the_number_are_in_four_bytes() {
+    let flow_seq = FlowSeq { bucket: 1_023, sequence: 0x0abc_def1 };
+    assert_eq!(encode_flow_seq(flow_seq), [0x7f, 0xec, 0xde, 0xf1]);
+    assert_eq!(decode_flow_seq([0x7f, 0xec, 0xde, 0xf1]), FlowSeq { bucket: 1_023, sequence: 0xc_def1 });
+}
+
+#[test]
 fn a_number_is_found_by_its_low_bits() {
     for near in [0, 5, 1 << 19, 1 << 20, 0x1234_5678, u32::MAX - 3, u32::MAX] {
         for ahead in [-500_000i32, -1, 0, 1, 500_000] {
@@ -226,4 +265,18 @@ fn packets_that_no_symbol_can_cover_do_not_keep_the_timer_running() {
     assert_eq!(encoder.uncovered(), 1);
     assert!(encoder.symbol(PathSeq(2 + MAX_SPAN), 8).is_none());
     assert_eq!(encoder.uncovered(), 0);
+}
+
+#[test]
+fn a_symbol_covers_packets_up_to_the_maximum_span() {
+    let mut encoder = Encoder::default();
+    encoder.on_source(PathSeq(1), FlowSeq { bucket: 0, sequence: 0 }, packet(1, 100));
+    encoder.on_source(PathSeq(3), FlowSeq { bucket: 0, sequence: 1 }, packet(3, 100));
+    assert_eq!(encoder.uncovered(), 2);
+    assert_eq!(encoder.symbol(PathSeq(1 + MAX_SPAN), 8).map(|symbol| symbol.span), Some(MAX_SPAN as u16));
+    assert_eq!(encoder.uncovered(), 0);
+    assert_eq!(encoder.symbol(PathSeq(2 + MAX_SPAN), 8).map(|symbol| symbol.span), Some(MAX_SPAN as u16 - 1));
+    encoder.on_source(PathSeq(4 + MAX_SPAN), FlowSeq { bucket: 0, sequence: 2 }, packet(4, 100));
+    encoder.clear();
+    assert!(encoder.uncovered() == 0 && encoder.symbol(PathSeq(5 + MAX_SPAN), 8).is_none());
 }

@@ -109,6 +109,22 @@ proptest! {
 }
 
 #[test]
+fn a_writer_counts_the_bytes_written_and_those_left() {
+    let (mut slot, remove) = ([0; 20], Frame::Addr(AddrFrame::Remove { id: 5 }));
+    let mut writer = Writer::new(&mut slot);
+    assert_eq!((writer.len(), writer.remaining(), writer.is_empty()), (0, 20, true));
+    // Type, length and a body of two bytes.
+    writer.push(&remove).unwrap();
+    assert_eq!((writer.len(), writer.remaining(), writer.is_empty()), (5, 15, false));
+    assert_eq!(writer.push(&Frame::Probe(13)), Err(Full));
+    assert_eq!((writer.len(), writer.remaining()), (5, 15));
+    writer.push(&Frame::Probe(12)).unwrap();
+    assert_eq!((writer.len(), writer.remaining()), (20, 0));
+    assert_eq!(writer.push(&remove), Err(Full));
+    assert_eq!(read(&slot), [Ok(remove), Ok(Frame::Probe(12))]);
+}
+
+#[test]
 fn a_single_packet_has_seven_bytes_of_overhead() {
     let header = DataHeader { bucket: 0x0102, sequence: 0x0304_0506, offers: false };
     let frame = Frame::Data(DataFrame { header, packet: b"packet" });
