@@ -5,7 +5,7 @@ FUZZ_SECONDS ?= 30
 # Sets CI's part of a check apart from the whole: packages of `msrv`, tests of `miri`.
 MSRV_PACKAGES ?= --workspace
 MIRI_TESTS ?= crypto::replay wire::frame wire::native reorder::sparse_window reorder::delivered_bitmap reorder::sequence
-.PHONY: all demo fleet-demo test check docs site wasm deny msrv miri asan fuzz mutants deb packages check-packages release interop prerequisites clean
+.PHONY: all demo fleet-demo test check docs site wasm deny msrv miri asan fuzz mutants instructions deb packages check-packages release interop prerequisites clean
 
 all:
 	$(CARGO) build --release
@@ -95,6 +95,10 @@ fuzz:
 # counts the changes that no test detects. Compares them with crates/mpt-proto/mutants.txt. MUTANTS has some of the files.
 mutants:
 	./scripts/mutants
+
+# Prints the instructions of the core per packet and stage, and compares them with lab/instructions.txt. Needs valgrind.
+instructions:
+	./scripts/instructions
 
 # Compares MPT with the kernel of Debian 12 in a virtual machine without KVM: GRE-in-UDP, WireGuard, netem.
 interop:

@@ -25,7 +25,7 @@ const DELAY: usize = 10;
 /// Packets of each turn: with 1400 bytes 90 Mbit/s, the rate of a home.
 const PER_TURN: usize = 8;
 /// Turns before the measurement, in which paths are validated and congestion windows grow.
-const WARM_UP: usize = 3_000;
+const WARM_UP: usize = 1_000;
 
 fn main() {
     let mut arguments = env::args().skip(1);
@@ -115,7 +115,7 @@ impl Tunnel {
         let arrived = [back.pop_front().unwrap_or_default(), forth.pop_front().unwrap_or_default()];
         let [acknowledgements, data] = arrived;
         let [sender, receiver] = &mut self.ends;
-        sender_receives(sender, self.now, acknowledgements);
+        receive(sender, self.now, acknowledgements);
         let packets: Vec<_> = (0..PER_TURN)
             .map(|_| {
                 self.number += 1;
@@ -125,7 +125,7 @@ impl Tunnel {
         sender_takes(sender, self.now, packets);
         timers(sender, self.now);
         self.in_flight[0].push_back(sender_sends(sender, self.now, self.case.paths));
-        receiver_receives(receiver, self.now, data);
+        receive(receiver, self.now, data);
         self.delivered += receiver_delivers(receiver);
         timers(receiver, self.now);
         self.in_flight[1].push_back(receiver_sends(receiver, self.now, self.case.paths));
@@ -144,16 +144,6 @@ fn sender_takes(end: &mut Endpoint, now: Time, packets: Vec<(Vec<u8>, Offload)>)
 #[inline(never)]
 fn sender_sends(end: &mut Endpoint, now: Time, paths: u8) -> Vec<Batch> {
     send(end, now, 0, paths)
-}
-
-#[inline(never)]
-fn sender_receives(end: &mut Endpoint, now: Time, batches: Vec<Batch>) {
-    receive(end, now, batches);
-}
-
-#[inline(never)]
-fn receiver_receives(end: &mut Endpoint, now: Time, batches: Vec<Batch>) {
-    receive(end, now, batches);
 }
 
 #[inline(never)]
@@ -190,7 +180,7 @@ fn send(end: &mut Endpoint, now: Time, own: usize, paths: u8) -> Vec<Batch> {
     batches
 }
 
-#[inline(always)]
+#[inline(never)]
 fn receive(end: &mut Endpoint, now: Time, batches: Vec<Batch>) {
     for mut batch in batches {
         end.handle_datagrams(now, &batch.meta, &mut batch.bytes);
@@ -215,7 +205,7 @@ fn link_of(to: SocketAddr, paths: u8) -> LinkId {
 fn endpoint(end: usize, paths: u8) -> Endpoint {
     let other = 1 - end;
     let protocol = Protocol::Native(NativeConfig::new(*keys(other).public()));
-    let path = |number| PathConfig::new(&format!("path{number}"), LinkId(number), address(1, number));
+    let path = |number| PathConfig::new(format!("path{number}"), LinkId(number), address(1, number));
     let paths = if end == 0 { (0..paths).map(path).collect() } else { vec![] };
     let peer = PeerConfig {
         networks: vec!["10.0.0.0/8".parse().expect("a prefix")],
