@@ -5,6 +5,7 @@
 //! [`rig::TIMEOUT`], far more time than they need.
 
 mod beside;
+mod beside_names;
 mod bypass;
 mod capture;
 mod carriage;
