@@ -212,9 +212,9 @@ fn the_report_names_machine_kernel_command_links_and_shows_a_curve() {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a kernel");
     for expected in [
         "name=\"viewport\"",
-        "<th>machine<td>",
-        &format!("<th>kernel<td>{}", kernel.trim()),
-        "<th>build<td>",
+        "<td>machine<td>",
+        &format!("<td>kernel<td>{}", kernel.trim()),
+        "<td>build<td>",
         " UTC\n",
         "<code>mpt-lab run ",
         "<tr><td>20<td>path 1<td>rate=20mbit",
@@ -227,7 +227,7 @@ fn the_report_names_machine_kernel_command_links_and_shows_a_curve() {
     fs::remove_file(folder.path().join("out/origin.json")).expect("an origin");
     let again = lab().arg("report").arg(folder.path().join("out")).output().expect("mpt-lab");
     assert!(again.status.success(), "{}", text(&again.stderr));
-    assert!(page().contains("<th>build<td>") && !page().contains("<th>machine<td>"));
+    assert!(page().contains("<td>build<td>") && !page().contains("<td>machine<td>"));
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn origin_html(options: &Options, origin: &RunOrigin) -> String {
         ("date", escaped(date)),
         ("command", command),
     ];
-    let row = |(name, value): &(&str, String)| format!("<tr><th>{name}<td>{value}\n");
+    let row = |(name, value): &(&str, String)| format!("<tr><td>{name}<td>{value}\n");
     let rows: String = rows.iter().filter(|(_, value)| !value.is_empty()).map(row).collect();
     format!("<table class=\"words\">{rows}</table>\n")
 }
@@ -72,7 +72,7 @@ fn links_html(plan: &Plan, results: &[&CaseResult], options: &Options) -> String
             rows += &format!("<tr><td>{case}<td>{}<td>{}\n", escaped(name), escaped(what));
         }
     }
-    let table = format!("<table class=\"words\"><tr><th>case<th>path<th>link\n{rows}</table>");
+    let table = format!("<table class=\"words links\"><tr><th>case<th>path<th>link\n{rows}</table>");
     format!("<details><summary>links</summary>{}</details>\n", scrolled(&table))
 }
 
@@ -170,4 +170,4 @@ table{border-collapse:collapse;margin:.6em 0}th,td{padding:.2em .7em;border-bott
 th{border-bottom:2px solid #888}td:first-child,th:first-child,.words td,.words th{text-align:left;vertical-align:top}\
 .ours{font-weight:bold}.beaten{color:#00724f}.reproduced{color:#0072b2}.missed{color:#b03000;font-weight:bold}.open{color:#777}\
 figure,.wide{margin:1em 0;overflow-x:auto}svg{width:100%;min-width:640px;max-width:960px;height:auto}\
-h1,h2,code,.words td{overflow-wrap:anywhere}.wide .words td{overflow-wrap:normal}summary{cursor:pointer;padding:.4em 0}h2{margin-top:2.2em;border-top:1px solid #ccc;padding-top:.8em}";
+h1,h2,code,.words td+td{overflow-wrap:anywhere}.wide .words td+td{overflow-wrap:normal}.links td{white-space:nowrap}summary{cursor:pointer;padding:.4em 0}h2{margin-top:2.2em;border-top:1px solid #ccc;padding-top:.8em}";
