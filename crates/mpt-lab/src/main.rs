@@ -14,7 +14,7 @@ use mpt_lab::{
     flood,
     hosts::ReadyFiles,
     topology::{self, Family, Host, Topology},
-    tunnel::{self, Layout},
+    tunnel::{Layout, inner_address},
     wire::{Pair, Remote, Report, Wire},
 };
 use mpt_sim::{link::PathSpec, seed::Seed};
@@ -224,7 +224,7 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
 }
 
 fn sites(count: usize, known: usize, rate: usize, rest: Duration) -> Result<(), Box<dyn Error>> {
-    let program = tunnel::program().ok_or(mpt_lab::error::LabError::NoTunnel)?;
+    let program = mpt_lab::tunnel::program().ok_or(mpt_lab::error::LabError::NoTunnel)?;
     let plan = mpt_lab::sites::Plan { count, known, rate, limit: Duration::from_secs(300), rest };
     println!("{}", mpt_lab::sites::run(&program, &plan)?);
     Ok(())
@@ -345,7 +345,7 @@ fn ready_files(topology: &Topology, specs: &[PathSpec]) -> Option<ReadyFiles> {
         println!("up {host:?}: {}", files.up(topology, host));
     }
     println!("status: {} status", files.mpt(topology, Host::A));
-    let inside = tunnel::inner_address(Host::B, Family::V4);
+    let inside = inner_address(Host::B, Family::V4);
     println!("inside: ip netns exec {} ping {inside}", topology.a.name());
     Some(files)
 }
