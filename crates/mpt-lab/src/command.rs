@@ -104,6 +104,21 @@ pub(crate) fn list() -> CommandResult {
     print(&text)
 }
 
+/// Prints the cases of experiments with their links.
+pub(crate) fn list_cases(keys: &[String]) -> CommandResult {
+    let mut text = String::new();
+    for plan in selected(keys)? {
+        text += &format!("{}: {}\n", plan.key, plan.title);
+        for case in &plan.cases {
+            text += &format!("  {}/{}\n", plan.key, case.name);
+            for (name, what) in case.links(false) {
+                text += &format!("    {name:<8}  {what}\n");
+            }
+        }
+    }
+    print(&text)
+}
+
 /// Writes `text` to stdout. A closed pipe, as after `head`, is no failure.
 pub(crate) fn print(text: &str) -> CommandResult {
     match io::stdout().write_all(text.as_bytes()) {
@@ -235,7 +250,7 @@ fn write(folder: &Path, plans: &[Plan], results: &[CaseResult], options: &Option
     fs::write(folder.join("results.csv"), record::csv(&records))?;
     let lines = records.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>()?;
     fs::write(folder.join("results.json"), lines.join("\n") + "\n")?;
-    fs::write(folder.join("report.html"), report::html(plans, results, options)?)?;
+    fs::write(folder.join("report.html"), report::html(plans, results, options, &store::read_origin(folder))?)?;
     Ok(())
 }
 

@@ -15,6 +15,7 @@ pub mod error;
 pub mod experiment;
 pub mod fleet;
 pub mod flood;
+pub mod hosts;
 pub mod plan;
 pub mod progress;
 pub mod report;

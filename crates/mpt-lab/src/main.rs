@@ -12,7 +12,9 @@ use mpt_lab::{
     demo::Demo,
     fleet::Fleet,
     flood,
+    hosts::ReadyFiles,
     topology::{self, Family, Host, Topology},
+    tunnel::{Layout, inner_address},
     wire::{Pair, Remote, Report, Wire},
 };
 use mpt_sim::{link::PathSpec, seed::Seed};
@@ -51,7 +53,8 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
-    /// Builds two hosts with these paths, prints how to use them, and waits until interrupted.
+    /// Builds two hosts with these paths and a file for `mpt up` in each, prints how to use them, and waits until
+    /// interrupted.
     Hosts {
         /// One path each.
         #[arg(required = true)]
@@ -63,8 +66,11 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
-    /// Prints the experiments of the catalogue.
-    List,
+    /// Prints the experiments of the catalogue, or the links of each case of some of them.
+    List {
+        /// As for `run`: an experiment (E1.I), a group (E1), a case (E1.I/50, rtt_40), all, or your own plan file.
+        keys: Vec<String>,
+    },
     /// Runs experiments and writes their report; after an interruption, the same command continues the run.
     Run(command::RunArgs),
     /// Writes the report of a run again.
@@ -190,7 +196,8 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
     match command {
         Command::Wire { interfaces, specs, seed } => wire(&interfaces, &specs, Seed(seed)),
         Command::Hosts { specs, name, seed } => hosts(&specs, name, Seed(seed)),
-        Command::List => command::list(),
+        Command::List { keys } if keys.is_empty() => command::list(),
+        Command::List { keys } => command::list_cases(&keys),
         Command::Run(run) => command::run(&run),
         Command::Report { folder, markdown } => command::report(&folder, markdown),
         Command::Matrix { ablation, .. } if ablation.is_requested() => ablation::run(&ablation),
@@ -323,8 +330,22 @@ fn hosts(specs: &[PathSpec], name: Option<String>, seed: Seed) -> Result<(), Box
         println!("path {}: {} - {}: {spec}", path + 1, end(Host::A), end(Host::B));
     }
     println!("try: ip netns exec {} ping {}", topology.a.name(), topology::address(Host::B, 0, Family::V4));
+    let _files = ready_files(&topology, specs);
     std::io::stdin().lock().lines().map_while(Result::ok).for_each(|_| topology.report().iter().for_each(print_report));
     loop {
         thread::park();
     }
+}
+
+/// Writes a file for `mpt up` in each host and prints how to use them. Without `mpt`, the hosts serve other programs.
+fn ready_files(topology: &Topology, specs: &[PathSpec]) -> Option<ReadyFiles> {
+    let files = ReadyFiles::write(topology, &Layout::native(specs));
+    let files = files.inspect_err(|error| eprintln!("no files for a tunnel: {error}")).ok()?;
+    for host in [Host::A, Host::B] {
+        println!("up {host:?}: {}", files.up(topology, host));
+    }
+    println!("status: {} status", files.mpt(topology, Host::A));
+    let inside = inner_address(Host::B, Family::V4);
+    println!("inside: ip netns exec {} ping {inside}", topology.a.name());
+    Some(files)
 }

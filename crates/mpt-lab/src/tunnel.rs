@@ -95,7 +95,7 @@ impl<'a> Layout<'a> {
     }
 
     /// Returns the configuration of one end; `keys` are its private key and the peer's public key.
-    fn config(&self, host: Host, keys: &Keys) -> String {
+    pub(crate) fn config(&self, host: Host, keys: &Keys) -> String {
         let own = if host == Host::A { 1 } else { 2 };
         let prefix = if self.inner == Family::V4 { 24 } else { 64 };
         let mut text = String::new();
@@ -303,7 +303,7 @@ pub(crate) fn state_dir(folder: &Path, host: Host) -> PathBuf {
 }
 
 /// Writes a file with a key, readable only by its owner.
-fn write_secret(file: &Path, text: &str) -> io::Result<()> {
+pub(crate) fn write_secret(file: &Path, text: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file)?;
     file.write_all(text.as_bytes())
 }

@@ -6,7 +6,8 @@ use nix::{
 };
 use serde_json::Value;
 use std::{
-    fs, io,
+    fs,
+    io::{self, BufRead as _},
     os::unix::{fs::symlink, process::CommandExt},
     path::Path,
     process::{Child, Command, Output, Stdio},
@@ -182,6 +183,97 @@ fn an_interrupt_leaves_nothing_behind() {
     let status = child.wait().expect("it ends");
     assert_eq!(status.code(), Some(128 + Signal::SIGINT as i32));
     assert_eq!(namespaces(), 0);
+    assert_eq!(fs::read_dir(temporary.path()).expect("a folder").count(), 0, "keys");
+}
+
+#[test]
+fn a_list_of_a_key_shows_the_links_and_events_of_its_cases() {
+    let list = |keys: &[&str]| lab().arg("list").args(keys).output().expect("mpt-lab");
+    let one = text(&list(&["E1.I/50"]).stdout);
+    let lines: Vec<&str> = one.lines().collect();
+    assert!(lines.len() == 4 && lines[0].starts_with("E1.I: ") && lines[1] == "  E1.I/50", "{one}");
+    assert_eq!(
+        lines[2..],
+        ["    path 1    rate=10mbit,delay=50ms,queue=400ms", "    path 2    rate=100mbit,queue=100ms"]
+    );
+    let group = text(&list(&["outages"]).stdout);
+    assert!(group.contains("    at 4 s    unplug path 2"), "{group}");
+    let unknown = list(&["E1.X"]);
+    assert!(!unknown.status.success() && text(&unknown.stderr).contains("did you mean E1."));
+}
+
+#[test]
+fn the_report_names_machine_kernel_command_links_and_shows_a_curve() {
+    let folder = TempDir::new().expect("a folder");
+    let plan = PLAN.replace("seconds = 1", "seconds = 1\nrepetitions = 2");
+    let output = sim(&folder, &plan, &["--against", "none"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let page = || fs::read_to_string(folder.path().join("out/report.html")).expect("a page");
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a kernel");
+    for expected in [
+        "name=\"viewport\"",
+        "<td>machine<td>",
+        &format!("<td>kernel<td>{}", kernel.trim()),
+        "<td>build<td>",
+        " UTC\n",
+        "<code>mpt-lab run ",
+        "<tr><td>20<td>path 1<td>rate=20mbit",
+        "Median (minimum..maximum) of 2 measurements of 1 s.",
+        "20: throughput over time",
+    ] {
+        assert!(page().contains(expected), "{expected}");
+    }
+    // The report of a run from before there was this file.
+    fs::remove_file(folder.path().join("out/origin.json")).expect("an origin");
+    let again = lab().arg("report").arg(folder.path().join("out")).output().expect("mpt-lab");
+    assert!(again.status.success(), "{}", text(&again.stderr));
+    assert!(page().contains("<td>build<td>") && !page().contains("<td>machine<td>"));
+}
+
+#[test]
+fn hosts_have_a_pair_of_files_for_a_tunnel_until_they_end() {
+    if !nix::unistd::geteuid().is_root() {
+        return eprintln!("skipped: needs root");
+    }
+    if !lab_folder().join("mpt").is_file() {
+        return eprintln!("skipped: needs the program mpt beside mpt-lab; hint: cargo build");
+    }
+    let temporary = TempDir::new().expect("a folder");
+    // The daemons' user passes it on the way to their files.
+    fs::set_permissions(temporary.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("its mode");
+    let mut command = lab();
+    command.args(["hosts", "delay=1ms", "delay=2ms"]).env("TMPDIR", temporary.path()).stdin(Stdio::null());
+    let mut hosts = command.stdout(Stdio::piped()).spawn().expect("mpt-lab");
+    let lines = io::BufReader::new(hosts.stdout.take().expect("its output")).lines().map_while(Result::ok);
+    let mut daemons: Vec<Child> = Vec::new();
+    for line in lines {
+        let Some((what, command)) = line.split_once(": ") else { continue };
+        let shell = |options: &str| {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &format!("exec {command}{options}")]).stderr(Stdio::null());
+            shell
+        };
+        match what {
+            "up A" | "up B" => daemons.push(shell("").stdout(Stdio::null()).spawn().expect("a daemon")),
+            "status" => wait_for("the daemon's status", || {
+                let status = shell("").output().expect("a shell");
+                status.status.success() && text(&status.stdout).contains("mpt0")
+            }),
+            "inside" => {
+                wait_for("an answer through the tunnel", || {
+                    shell(" -c 1 -W 1").output().is_ok_and(|ping| ping.status.success())
+                });
+                break;
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(daemons.len(), 2);
+    kill(Pid::from_raw(hosts.id() as i32), Signal::SIGINT).expect("a signal");
+    assert_eq!(hosts.wait().expect("it ends").code(), Some(128 + Signal::SIGINT as i32));
+    for mut daemon in daemons {
+        daemon.wait().expect("what ran inside ends with the hosts");
+    }
     assert_eq!(fs::read_dir(temporary.path()).expect("a folder").count(), 0, "keys");
 }
 

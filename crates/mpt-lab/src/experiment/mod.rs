@@ -14,6 +14,7 @@ pub mod contender;
 pub mod cost;
 pub mod matrix;
 mod measure;
+pub mod origin;
 mod outage;
 mod parallel;
 pub mod population;

@@ -1,7 +1,7 @@
-//! Result store: a folder with the options in `run.json` and one line of `measured.jsonl` per finished case, so that an
-//! interrupted run can continue.
+//! Result store: a folder with the options in `run.json`, the origin in `origin.json`, and one line of
+//! `measured.jsonl` per finished case, so that an interrupted run can continue.
 
-use super::{Options, result::CaseResult};
+use super::{Options, origin::RunOrigin, result::CaseResult};
 use crate::error::{Context, LabError, Result};
 use std::{
     fs::{self, File, OpenOptions},
@@ -62,6 +62,8 @@ fn begin(folder: &Path, options: &Options) -> Result<Option<PathBuf>> {
     let earlier = archive(folder).context(folder.display().to_string())?;
     let text = serde_json::to_string_pretty(options).expect("options are plain data");
     fs::write(folder.join(OPTIONS), text).context(folder.join(OPTIONS).display().to_string())?;
+    let text = serde_json::to_string_pretty(&RunOrigin::now()).expect("an origin is plain data");
+    fs::write(folder.join(ORIGIN), text).context(folder.join(ORIGIN).display().to_string())?;
     Ok(earlier)
 }
 
@@ -75,7 +77,7 @@ fn archive(folder: &Path) -> io::Result<Option<PathBuf>> {
     let mut names = (1..).map(|number: u32| folder.join(format!("earlier-{number}")));
     let earlier = names.find(|earlier| !earlier.exists()).expect("one of them is free");
     fs::create_dir(&earlier)?;
-    for name in [MEASURED, OPTIONS].iter().filter(|name| folder.join(name).exists()) {
+    for name in [MEASURED, OPTIONS, ORIGIN].iter().filter(|name| folder.join(name).exists()) {
         fs::rename(folder.join(name), earlier.join(name))?;
     }
     Ok(Some(earlier))
@@ -86,6 +88,12 @@ pub fn read_options(folder: &Path) -> Result<Options> {
     let file = folder.join(OPTIONS);
     let text = fs::read_to_string(&file).context(file.display().to_string())?;
     serde_json::from_str(&text).map_err(|error| unreadable(&file, &error))
+}
+
+/// Returns the origin of the run in `folder`; empty if an older program measured it.
+pub fn read_origin(folder: &Path) -> RunOrigin {
+    let text = fs::read_to_string(folder.join(ORIGIN)).unwrap_or_default();
+    serde_json::from_str(&text).unwrap_or_default()
 }
 
 /// Returns the results in `folder`; ignores an incomplete last line.
@@ -107,6 +115,7 @@ fn unreadable(file: &Path, error: &serde_json::Error) -> LabError {
 }
 
 const OPTIONS: &str = "run.json";
+const ORIGIN: &str = "origin.json";
 const MEASURED: &str = "measured.jsonl";
 const FINISHED: &str = "finished";
 

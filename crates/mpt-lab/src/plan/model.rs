@@ -121,6 +121,17 @@ impl Case {
             published_solo: Vec::new(),
         }
     }
+
+    /// Returns the links and what happens to them, each as its name or time and a text.
+    pub fn links(&self, quick: bool) -> Vec<(String, String)> {
+        let paths = self.paths.iter().enumerate();
+        let paths = paths.map(|(path, spec)| (format!("path {}", path + 1), spec.to_string()));
+        let event = |event: &Event| {
+            let at = format!("at {} s", event.at.of(quick).as_secs_f64());
+            (at, format!("{} path {}", event.action.name(), event.path + 1))
+        };
+        paths.chain(self.events.iter().map(event)).collect()
+    }
 }
 
 /// Settings of a tunnel in an experiment.
@@ -248,6 +259,19 @@ pub enum Action {
     Restore,
     /// Host A's address on the path changes.
     Renumber,
+}
+
+impl Action {
+    /// Returns the name in a plan.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unplug => "unplug",
+            Self::Plug => "plug",
+            Self::Cut => "cut",
+            Self::Restore => "restore",
+            Self::Renumber => "renumber",
+        }
+    }
 }
 
 /// Kind of figure for an experiment's results.

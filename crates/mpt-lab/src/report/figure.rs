@@ -159,25 +159,22 @@ fn grid(plan: &Plan, results: &[&CaseResult]) -> Result<String> {
     Bars { title, across: name(0), unit: labelled(metric), groups, series, graded: true }.svg()
 }
 
+/// Returns the throughput over time of each case that has no such picture in [`all`].
+pub(super) fn curves(plan: &Plan, results: &[&CaseResult]) -> Result<Vec<String>> {
+    let missing = results.iter().filter(|_| plan.figure != Figure::Time);
+    missing
+        .map(|result| throughput(result))
+        .filter(|chart| !chart.lines.is_empty())
+        .map(|chart| chart::svg(&chart))
+        .collect()
+}
+
 /// Returns two pictures per case: throughput of MPT and MPTCP over time, and the rate of each path under MPT.
 fn over_time(results: &[&CaseResult]) -> Result<Vec<String>> {
     let mut pictures = Vec::new();
     for result in results {
-        let first = |outcome: &Outcome| outcome.runs.first().cloned();
-        let whole = result.outcomes.iter().filter(|outcome| matches!(outcome.name.as_str(), "mpt" | "mptcp"));
-        let line = |(name, run): (String, Run)| Line {
-            colour: colour(&name),
-            name: display_name(&name),
-            points: run.goodput,
-            marked: false,
-        };
-        let lines: Vec<Line> =
-            whole.filter_map(|outcome| Some((outcome.name.clone(), first(outcome)?))).map(line).collect();
-        let ours = result.ours().and_then(first).unwrap_or_default();
-        let title = format!("{}: throughput over time", result.case);
-        let levels = result.ceiling.map(|ceiling| (ceiling, format!("ceiling {ceiling:.1}"))).into_iter().collect();
-        let unit = "TCP payload, Mbit/s".to_owned();
-        pictures.push(chart::svg(&Chart { title, unit, lines, levels, events: events(&ours), ..Chart::default() })?);
+        pictures.push(chart::svg(&throughput(result))?);
+        let ours = first_run(result);
         let path = |(number, points): (usize, &Vec<(f64, f64)>)| Line {
             name: format!("path {}", number + 1),
             colour: FIRST_PATH + number,
@@ -190,6 +187,29 @@ fn over_time(results: &[&CaseResult]) -> Result<Vec<String>> {
         pictures.push(chart::svg(&Chart { title, unit, lines, events: events(&ours), ..Chart::default() })?);
     }
     Ok(pictures)
+}
+
+/// Returns the throughput of MPT and MPTCP over time in the first measurement.
+fn throughput(result: &CaseResult) -> Chart {
+    let whole = result.outcomes.iter().filter(|outcome| matches!(outcome.name.as_str(), "mpt" | "mptcp"));
+    let line = |outcome: &Outcome| {
+        let points = outcome.runs.first()?.goodput.clone();
+        let name = display_name(&outcome.name);
+        (!points.is_empty()).then(|| Line { colour: colour(&outcome.name), name, points, marked: false })
+    };
+    Chart {
+        title: format!("{}: throughput over time", result.case),
+        unit: "TCP payload, Mbit/s".to_owned(),
+        lines: whole.filter_map(line).collect(),
+        levels: result.ceiling.map(|ceiling| (ceiling, format!("ceiling {ceiling:.1}"))).into_iter().collect(),
+        events: events(&first_run(result)),
+        ..Chart::default()
+    }
+}
+
+/// Returns MPT's first measurement.
+fn first_run(result: &CaseResult) -> Run {
+    result.ours().and_then(|ours| ours.runs.first().cloned()).unwrap_or_default()
 }
 
 fn events(run: &Run) -> Vec<(f64, String)> {

@@ -38,15 +38,15 @@ mark = 16
 set = "streaming"
 "#;
 
-struct Scene {
-    rig: Rig,
-    guest: Netns,
+pub struct Scene {
+    pub rig: Rig,
+    pub guest: Netns,
+    pub far: Netns,
     wire: Capture,
-    _far: Netns,
 }
 
 impl Scene {
-    fn build(test: &str) -> Option<Self> {
+    pub fn build(test: &str) -> Option<Self> {
         let rig = Rig::build(test, &["delay=1ms"])?;
         let far = internet(&rig);
         // The Internet answers host A's uplink, too, and host B forwards for it.
@@ -62,10 +62,10 @@ impl Scene {
                     route add default via 10.99.0.1\nroute add default via fd99::1";
         guest.ip(host).expect("a host");
         let wire = Capture::open(&rig.hosts.b, "eth1");
-        Some(Self { rig, guest, wire, _far: far })
+        Some(Self { rig, guest, far, wire })
     }
 
-    fn start(&mut self, kill_switch: bool) {
+    pub fn start(&mut self, kill_switch: bool) {
         self.rig.launch_with(Host::B, SERVER);
         self.rig.launch_with(Host::A, &client(kill_switch, RULES));
         self.rig.wait_until("the tunnel carries everything", |rig| FAR.iter().all(|far| reaches(rig, far)));
@@ -73,7 +73,7 @@ impl Scene {
 
     /// Sends a datagram to each port of both addresses from a host. Returns those that were on the uplink: destination,
     /// port, source.
-    fn beside(&mut self, from_guest: bool) -> BTreeSet<(String, u16, String)> {
+    pub fn beside(&mut self, from_guest: bool) -> BTreeSet<(String, u16, String)> {
         let before = self.wire.frames().len();
         let host = if from_guest { &self.guest } else { &self.rig.hosts.a };
         for far in FAR {
@@ -97,7 +97,7 @@ impl Scene {
     }
 
     /// Returns true if a ping of host A with these options is answered beside the tunnel.
-    fn pings_beside(&mut self, options: &[&str], far: &str) -> bool {
+    pub fn pings_beside(&mut self, options: &[&str], far: &str) -> bool {
         let before = self.wire.frames().len();
         let answered = self.rig.ping(Host::A, options, far.parse().expect("an address"));
         let is_to_far = |frame: &Vec<u8>| {

@@ -6,6 +6,7 @@
 
 mod balancer;
 mod beside;
+mod beside_names;
 mod bypass;
 mod capture;
 mod carriage;
