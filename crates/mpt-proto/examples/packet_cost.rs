@@ -96,7 +96,7 @@ struct Tunnel {
     ends: [Endpoint; 2],
     now: Time,
     number: u32,
-    /// What each end sent, one entry for each turn.
+    /// The batches that each end sent, one entry for each turn.
     in_flight: [VecDeque<Vec<Batch>>; 2],
     delivered: usize,
 }

@@ -4,6 +4,8 @@
 //! switch. They go to the host's own resolvers alone: those of `/etc/resolv.conf`, or of systemd-resolved where that
 //! file lists a resolver on loopback alone, whose own queries have no mark. Unless one of them answers over the route
 //! of the main table, each is queried over each interface, because the default route may lead to a link that is dead.
+//! There the resolvers of the interface's own DHCP lease come first: a provider's resolver often answers only its own
+//! customers.
 //!
 //! The thread has the rights of the tunnel's user. A wrong answer can only contain wrong addresses, and nobody there
 //! has the key of the peer.
@@ -18,6 +20,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
+use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socket, sockopt};
 use simple_dns::rdata::RData;
 use simple_dns::{CLASS, Name, Packet, PacketFlag, QTYPE, Question, TYPE};
@@ -97,12 +100,11 @@ pub(crate) fn look_up(lookup: &Lookup, mark: Option<u32>) -> Result<Vec<IpAddr>,
     let read = |path: &Path| fs::read_to_string(path);
     let listed = resolvers(&read, &lookup.inside, &[Path::new(RESOLV_CONF), &lookup.former]);
     let resolvers = if listed.is_empty() { lookup.before.clone() } else { listed };
-    if resolvers.is_empty() {
-        return Err(format!("{RESOLV_CONF} lists no resolver"));
-    }
     let (end, mut failures) = (Instant::now() + LIMIT, Vec::new());
     for device in [None].into_iter().chain(lookup.interfaces.iter().map(Some)) {
-        for resolver in &resolvers {
+        let own = device.map(|device| of_link(&read, device, if_nametoindex(device.as_str()).ok())).unwrap_or_default();
+        let others = resolvers.iter().filter(|resolver| !own.contains(resolver));
+        for resolver in own.iter().chain(others) {
             if Instant::now() >= end {
                 break;
             }
@@ -115,7 +117,24 @@ pub(crate) fn look_up(lookup: &Lookup, mark: Option<u32>) -> Result<Vec<IpAddr>,
             }
         }
     }
+    if failures.is_empty() {
+        return Err(format!("{RESOLV_CONF} lists no resolver"));
+    }
     Err(failures.join("; "))
+}
+
+/// Returns the resolvers of an interface's DHCP lease, at most [`MAX_RESOLVERS`]: that of systemd-networkd, or else the
+/// last one of dhclient.
+fn of_link(read: &dyn Fn(&Path) -> io::Result<String>, interface: &str, index: Option<u32>) -> Vec<IpAddr> {
+    let networkd = index.and_then(|index| read(&Path::new(LEASES_OF_NETWORKD).join(index.to_string())).ok());
+    let dhclient = || read(&Path::new(LEASES_OF_DHCLIENT).join(format!("dhclient.{interface}.leases"))).ok();
+    let last = |text: &str, key: &str| -> Option<String> {
+        text.lines().filter_map(|line| line.trim().strip_prefix(key)).next_back().map(str::to_owned)
+    };
+    let listed = networkd.and_then(|text| last(&text, "DNS="));
+    let listed = listed.or_else(|| last(&dhclient()?, "option domain-name-servers ")).unwrap_or_default();
+    let words = listed.split([' ', ',', ';']).filter_map(|word| word.parse().ok());
+    words.filter(|resolver: &IpAddr| !resolver.is_loopback()).take(MAX_RESOLVERS).collect()
 }
 
 /// Returns the resolvers of this host.
@@ -235,6 +254,10 @@ fn interleave(found: Vec<IpAddr>) -> Vec<IpAddr> {
 pub const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// The resolvers of all links, which systemd-resolved writes beside its own.
 pub const OF_SYSTEMD_RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
+/// One file for each interface, with its index as the name.
+const LEASES_OF_NETWORKD: &str = "/run/systemd/netif/leases";
+/// Of ISC dhclient, which ifupdown uses.
+const LEASES_OF_DHCLIENT: &str = "/var/lib/dhcp";
 const PORT: u16 = 53;
 /// As many as the C library uses, resolv.conf(5).
 const MAX_RESOLVERS: usize = 3;
@@ -313,5 +336,24 @@ mod tests {
         let parse = |all: &[&str]| all.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<IpAddr>>();
         let found = parse(&["192.0.2.1", "192.0.2.2", "192.0.2.3", "2001:db8::1"]);
         assert_eq!(interleave(found), parse(&["2001:db8::1", "192.0.2.1", "192.0.2.2", "192.0.2.3"]));
+    }
+
+    #[test]
+    fn an_interface_has_the_resolvers_of_its_lease() {
+        let networkd =
+            "# This is private data. Do not parse.\nADDRESS=192.0.2.7\nDNS=192.0.2.53 2001:db8::53 127.0.0.1\n";
+        let dhclient = "lease {\n  interface \"wwan0\";\n  option domain-name-servers 198.51.100.1;\n}\n\
+                        lease {\n  option routers 203.0.113.1;\n  option domain-name-servers 203.0.113.5,203.0.113.6;\n}\n";
+        let read = |path: &Path| match path.to_str() {
+            Some("/run/systemd/netif/leases/3") => Ok(networkd.to_owned()),
+            Some("/run/systemd/netif/leases/4") => Ok("ADDRESS=192.0.2.8\n".to_owned()),
+            Some("/var/lib/dhcp/dhclient.wwan0.leases") => Ok(dhclient.to_owned()),
+            _ => Err(io::ErrorKind::NotFound.into()),
+        };
+        let addresses = |all: &[&str]| all.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
+        assert_eq!(of_link(&read, "eth0", Some(3)), addresses(&["192.0.2.53", "2001:db8::53"]));
+        assert_eq!(of_link(&read, "wwan0", Some(4)), addresses(&["203.0.113.5", "203.0.113.6"]));
+        assert_eq!(of_link(&read, "wwan0", None), addresses(&["203.0.113.5", "203.0.113.6"]));
+        assert!(of_link(&read, "eth9", Some(9)).is_empty());
     }
 }

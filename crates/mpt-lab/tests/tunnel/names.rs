@@ -142,3 +142,25 @@ fn a_name_is_looked_up_under_the_kill_switch() {
     rig.wait_for_answer(&[], Family::V4, "the tunnel");
     assert!(sent.is_err() || dns.queries() == queries, "{sent:?}");
 }
+
+/// The resolver of the provider of one uplink is not in `/etc/resolv.conf`, but in the lease of that uplink.
+#[test]
+fn a_name_is_looked_up_at_the_resolver_of_an_uplinks_lease() {
+    let Some(mut rig) = Rig::build("name-by-lease", &["delay=1ms"]) else { return };
+    let [first, nobody, _] = on_link(0);
+    let dns = Dns::start(&rig, &[first]);
+    fs::write(dns.folder.join("resolv.conf"), format!("nameserver {nobody}\n")).expect("a file");
+    rig.launch_with(Host::B, &Native::responder().text());
+    let program = rig.program(Host::A);
+    // In a mount namespace of its own: the host may have leases.
+    let lease = format!("lease {{\\n  option domain-name-servers {first};\\n}}\\n");
+    let script = format!(
+        "mount -t tmpfs -o mode=755 tmpfs /var/lib && mkdir /var/lib/dhcp && \
+         printf '{lease}' > /var/lib/dhcp/dhclient.eth1.leases && exec \"$0\" \"$@\""
+    );
+    let mut command = rig.hosts.a.command("unshare");
+    command.args(["--mount", "sh", "-c", &script]).arg(crate::rig::program());
+    command.envs(program.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    rig.launch_by(Host::A, command, &initiator().text());
+    rig.wait_for_answer(&[], Family::V4, "at the address that the resolver of the lease knows");
+}

@@ -150,6 +150,11 @@ mod tests {
     }
 
     #[test]
+    fn a_sealed_datagram_has_header_and_tag_beside_its_contents() {
+        assert_eq!((HEADER, OVERHEAD), (12, 28));
+    }
+
+    #[test]
     fn the_header_has_key_and_sequence_where_rfc_2890_puts_them() {
         let path = PathTag::from(PathId { slot: 17, generation: 13 });
         let header = Header::new(SessionIndex::new(0xABCDEF), path, PathSeq(0x1_2345_6789));
