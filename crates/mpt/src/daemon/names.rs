@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The address that worked stays among those that are tried, so a wrong answer interrupts the tunnel for seconds,
-//! once, and a missing answer has no effect. See [`super::resolver`] for the lookup itself.
+//! once, and a missing answer has no effect. See [`crate::resolver`] for the lookup itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
