@@ -65,14 +65,12 @@ impl RouterSocket {
         self.link = None;
     }
 
-    /// Returns true if a host has solicited an advertisement since the last call.
+    /// Returns true if a host has solicited an advertisement. Takes up to [`PER_CALL`] messages, so that a flood of them
+    /// leaves the event loop time for others.
     pub fn take_solicited(&self) -> bool {
-        let mut solicited = false;
         let mut buffer = [0; 64];
-        while let Ok(len) = self.socket.recv(&mut buffer) {
-            solicited |= buffer[..len].first() == Some(&SOLICITATION);
-        }
-        solicited
+        let messages = (0..PER_CALL).map_while(|_| self.socket.recv(&mut buffer).ok().map(|len| (len, buffer[0])));
+        messages.filter(|message| matches!(message, (1.., SOLICITATION))).count() > 0
     }
 
     /// Sends an ICMPv6 message to all nodes on the link. The kernel adds the checksum (RFC 3542 section 3.1).
@@ -91,6 +89,8 @@ impl AsFd for RouterSocket {
 
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
+/// More hosts than start at once.
+const PER_CALL: usize = 32;
 /// Type of a router solicitation (RFC 4861 section 4.1).
 const SOLICITATION: u8 = 133;
 

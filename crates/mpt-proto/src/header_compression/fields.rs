@@ -51,8 +51,8 @@ impl Coded {
     }
 }
 
-/// Control, flags, and every field at its maximum length.
-const MAX_CODED: usize = 2 + 4 + 4 + 2 + 2 + 4 + 4;
+/// Control and flags have 2 bytes, the fields at their maximum length 4, 4, 2, 2, 4 and 4.
+const MAX_CODED: usize = 22;
 
 /// The headers of an earlier packet, against which others are compressed.
 #[derive(Clone, Copy, Debug)]

@@ -60,8 +60,8 @@ impl<T> Default for Buckets<T> {
     }
 }
 
-/// The maximum length of a compressible header: IPv6, and TCP with timestamps.
-pub const MAX_HEADER: usize = 40 + 32;
+/// The maximum length of a compressible header: 40 bytes of IPv6, and 32 of TCP with timestamps.
+pub const MAX_HEADER: usize = 72;
 
 #[cfg(test)]
 mod tests;

@@ -131,6 +131,18 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    #[test]
+    fn the_loss_is_the_lost_fraction_of_all_datagrams() {
+        let loaded = |arrived, lost| LoadedPath {
+            rate: Rate::from_bytes(1),
+            arrived,
+            lost,
+            idle: Duration::ZERO,
+            loaded: Duration::ZERO,
+        };
+        assert_eq!([loaded(6, 2), loaded(0, 0), loaded(0, 3)].map(|path| path.loss()), [0.25, 0.0, 1.0]);
+    }
+
     proptest! {
         #[test]
         fn a_message_decodes_to_what_was_encoded(number: u32, time: u16, rate in 0..1_u64 << 50, figures: [u32; 4]) {
