@@ -65,8 +65,8 @@ impl RouterSocket {
         self.link = None;
     }
 
-    /// Returns true if a host has solicited an advertisement. Takes up to [`PER_CALL`] messages, so that a flood of them
-    /// leaves the event loop time for others.
+    /// Returns true if a host has solicited an advertisement. Takes [`PER_CALL`] messages at most, so that a flood of
+    /// them leaves the event loop time for others.
     pub fn take_solicited(&self) -> bool {
         let mut buffer = [0; 64];
         let messages = (0..PER_CALL).map_while(|_| self.socket.recv(&mut buffer).ok().map(|len| (len, buffer[0])));
