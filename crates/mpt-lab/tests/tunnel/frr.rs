@@ -39,7 +39,8 @@ fn missing() -> Option<&'static str> {
     if !has("/usr/lib/frr/bgpd") || !has("/usr/sbin/bird") {
         return Some("FRR or BIRD is not installed; hint: apt-get install frr bird2");
     }
-    // Asked of the kernel in the host's namespace, where the device stays down and is removed at once.
+    // Creates a VRF device in the present namespace to find out whether the kernel has VRFs. The device stays down, and
+    // is removed at once.
     let probe = format!("mptvrf{}", std::process::id());
     let link = |arguments: &[&str]| {
         let mut ip = Command::new("ip");

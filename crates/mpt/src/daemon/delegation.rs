@@ -207,9 +207,10 @@ const ADVERTISEMENT: u8 = 134;
 const HOP_LIMIT: u8 = 64;
 const ON_LINK: u8 = 0x80;
 const AUTONOMOUS: u8 = 0x40;
-/// Interval of advertisements, and three times the interval in which hosts use what they learned: the defaults of
-/// RFC 4861 section 6.2.1, shorter, because a van changes its networks.
+/// Interval of advertisements: `MinRtrAdvInterval` by default (RFC 4861 section 6.2.1).
 const INTERVAL: Duration = Duration::from_secs(200);
+/// Time in which hosts use this router and their addresses without another advertisement: `AdvDefaultLifetime` by
+/// default. This host's own address expires after it as well.
 const PREFERRED: Duration = Duration::from_secs(1_800);
 /// Hosts ignore shorter lifetimes of addresses that they have (RFC 4862 section 5.5.3).
 const VALID: Duration = Duration::from_secs(7_200);
