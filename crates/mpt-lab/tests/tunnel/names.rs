@@ -24,13 +24,13 @@ struct Dns {
 
 #[derive(Default)]
 struct State {
-    addresses: Vec<Ipv4Addr>,
+    addresses: Vec<IpAddr>,
     silent: bool,
     queries: usize,
 }
 
 impl Dns {
-    fn start(rig: &Rig, addresses: &[Ipv4Addr]) -> Self {
+    fn start(rig: &Rig, addresses: &[IpAddr]) -> Self {
         let at = address(Host::B, 0, Family::V4);
         let bound = rig.hosts.b.enter(|| UdpSocket::bind((at, 53))).expect("a namespace");
         let socket = bound.expect("a socket");
@@ -72,25 +72,32 @@ impl Drop for Dns {
     }
 }
 
-/// Returns the answer to a query (RFC 1035 section 4.1): the addresses for a query of type A, and none for others.
-fn answer(query: &[u8], addresses: &[Ipv4Addr]) -> Vec<u8> {
-    let is_a = query[query.len() - 3] == 1;
-    let addresses = if is_a { addresses } else { &[] };
+/// Returns the answer to a query (RFC 1035 section 4.1, RFC 3596): the addresses of the type that the query names.
+fn answer(query: &[u8], addresses: &[IpAddr]) -> Vec<u8> {
+    let kind = query[query.len() - 3];
     let mut answer = query.to_vec();
-    (answer[2], answer[3], answer[7]) = (0x81, 0x80, addresses.len() as u8);
+    (answer[2], answer[3]) = (0x81, 0x80);
     for address in addresses {
-        // The name at octet 12, type A, class IN, 60 s, 4 octets.
-        answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
-        answer.extend(address.octets());
+        let (of, octets) = match address {
+            IpAddr::V4(address) => (1, address.octets().to_vec()),
+            IpAddr::V6(address) => (28, address.octets().to_vec()),
+        };
+        if of == kind {
+            // The name at octet 12, the type, class IN, 60 s, and the address after its length.
+            answer.extend([0xc0, 12, 0, kind, 0, 1, 0, 0, 0, 60, 0, octets.len() as u8]);
+            answer.extend(octets);
+            answer[7] += 1;
+        }
     }
     answer
 }
 
 /// Returns host B's address on the only link, and others in the same network.
-fn on_link(rig_path: usize) -> [Ipv4Addr; 3] {
-    let IpAddr::V4(first) = address(Host::B, rig_path, Family::V4) else { panic!("an IPv4 address") };
-    let [a, b, c, d] = first.octets();
-    [first, Ipv4Addr::new(a, b, c, d + 20), Ipv4Addr::new(a, b, c, d + 40)]
+fn on_link(rig_path: usize) -> [IpAddr; 3] {
+    let first = address(Host::B, rig_path, Family::V4);
+    let IpAddr::V4(v4) = first else { panic!("an IPv4 address") };
+    let [a, b, c, d] = v4.octets();
+    [first, Ipv4Addr::new(a, b, c, d + 20).into(), Ipv4Addr::new(a, b, c, d + 40).into()]
 }
 
 fn initiator() -> Native {
@@ -122,6 +129,21 @@ fn a_tunnel_follows_the_address_of_a_name_and_survives_a_silent_resolver() {
     rig.wait_until("A uses the new address", |rig| rig.remotes(Host::A) == [format!("{first}:4754")]);
     rig.wait_for_answer(&[], Family::V4, "at the new address");
     assert_eq!(rig.logged(Host::A, "cannot look up the address of a peer"), 1, "at most once a minute");
+}
+
+#[test]
+fn a_name_with_addresses_of_both_versions_is_reached_by_the_one_that_answers() {
+    let Some(mut rig) = Rig::build("name-versions", &["delay=1ms"]) else { return };
+    let ([v4, _, nobody], v6) = (on_link(0), address(Host::B, 0, Family::V6));
+    let dns = Dns::start(&rig, &[nobody, v6]);
+    rig.launch_with(Host::B, &Native::responder().text());
+    rig.launch_with(Host::A, &initiator().text());
+    rig.wait_for_answer(&[], Family::V4, "over IPv6, where nobody has the IPv4 address");
+    assert_eq!(rig.remotes(Host::A), [format!("[{v6}]:4754")]);
+    dns.set(|state| state.addresses = vec![v4]);
+    sh(&rig.hosts.b, &format!("ip address del {v6}/64 dev eth1"));
+    rig.wait_until("A uses IPv4", |rig| rig.remotes(Host::A) == [format!("{v4}:4754")]);
+    rig.wait_for_answer(&[], Family::V4, "over IPv4");
 }
 
 #[test]

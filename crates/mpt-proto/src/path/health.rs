@@ -107,6 +107,13 @@ impl HealthChange {
         !self.before.is_alive() && self.after.is_alive()
     }
 
+    /// Returns true if the path is used less than before. Another reason for a demotion is none: a path whose size has
+    /// been found to be too small must not be probed again for that.
+    pub fn reduces_use(&self) -> bool {
+        let uses = |health: Health| (health.is_alive(), health.state().is_up());
+        uses(self.after) < uses(self.before)
+    }
+
     /// Returns whether this end would use the path if the peer agreed, if that changed.
     pub fn own_view(&self) -> Option<bool> {
         let own = |health: Health| health.enabled && health.carrier && health.answers;

@@ -8,7 +8,7 @@ use mpt_proto::time::{Rate, Time};
 use mpt_sim::host::tcp::{TcpSink, TcpSource};
 use mpt_sim::host::{Host, Sink, numbered};
 use mpt_sim::laws;
-use mpt_sim::link::{LinkSpec, PathSpec, Queue};
+use mpt_sim::link::{Jitter, LinkSpec, Loss, Order, PathSpec, Queue};
 use mpt_sim::net::Network;
 use mpt_sim::seed::Seed;
 
@@ -18,23 +18,23 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Until a path has been measured, its ACKs may return on another one; the minimum of its round trips lasts 10 s.
 const SETTLED: Duration = Duration::from_secs(11);
 
-/// Sends packets of 1400 bytes at rates that change: each phase has its end and its rate in Mbit/s. Before the first
-/// one they are 1 Mbit/s until [`SETTLED`].
+/// Sends packets of 1400 bytes at rates that change: each phase has its end and its rate. Before the first one they are
+/// 1 Mbit/s until [`SETTLED`].
 struct Load {
-    phases: Vec<(Duration, u64)>,
+    phases: Vec<(Duration, Rate)>,
     next: u64,
     due: Time,
 }
 
 impl Load {
-    fn new(phases: &[(Duration, u64)]) -> Box<Self> {
-        let later = phases.iter().map(|(end, mbit)| (SETTLED + *end, *mbit));
-        Box::new(Self { phases: [(SETTLED, 1)].into_iter().chain(later).collect(), next: 0, due: Time::START })
+    fn new(phases: &[(Duration, Rate)]) -> Box<Self> {
+        let later = phases.iter().map(|(end, rate)| (SETTLED + *end, *rate));
+        let phases = [(SETTLED, Rate::from_bits(1_000_000))].into_iter().chain(later).collect();
+        Box::new(Self { phases, next: 0, due: Time::START })
     }
 
     fn rate(&self) -> Option<Rate> {
-        let phase = self.phases.iter().find(|(end, _)| self.due < Time::after(*end));
-        phase.map(|(_, mbit)| Rate::from_bits(mbit * 1_000_000))
+        self.phases.iter().find(|(end, _)| self.due < Time::after(*end)).map(|(_, rate)| *rate)
     }
 }
 
@@ -64,8 +64,13 @@ fn network(hosts: [Box<dyn Host>; 2], links: &[PathSpec; 2], role: PathRole) -> 
     Network::between(Seed(1), [endpoint(0, paths), endpoint(1, vec![])], links, hosts)
 }
 
-/// Returns the network of a load that `sender` sends.
+/// Returns the network of a load that `sender` sends: phases with their ends and rates in Mbit/s.
 fn loaded(sender: usize, phases: &[(Duration, u64)], links: &[PathSpec; 2]) -> Network {
+    let phases: Vec<_> = phases.iter().map(|(end, mbit)| (*end, Rate::from_bits(mbit * 1_000_000))).collect();
+    loaded_at(sender, &phases, links)
+}
+
+fn loaded_at(sender: usize, phases: &[(Duration, Rate)], links: &[PathSpec; 2]) -> Network {
     let (load, sink) = (Load::new(phases) as _, Box::new(Sink::default()) as _);
     network(if sender == 0 { [load, sink] } else { [sink, load] }, links, PathRole::Overflow)
 }
@@ -155,6 +160,66 @@ fn a_tcp_flow_gets_the_sum() {
         let [available, overflow] = [PathRole::Available, PathRole::Overflow].map(|role| tcp_goodput(&links, role));
         println!("{available:.1} Mbit/s over two available paths, {overflow:.1} with an overflow path");
         assert!(overflow > available * 0.96, "{overflow:.1} of {available:.1} Mbit/s");
+    }
+}
+
+/// Draws a link: 4 to 120 Mbit/s, 3 to 100 ms, a queue of 20 ms to 0.5 s (log-uniform), on half of them normal jitter
+/// of 2 to 20 % of the delay, on a third up to 1 % of loss.
+fn random_link(seed: Seed) -> PathSpec {
+    let unit = |label: &str| seed.fork(label).unit();
+    let log_uniform = |label: &str, low: f64, high: f64| low * (high / low).powf(unit(label));
+    let delay = Duration::from_secs_f64(log_uniform("delay", 3e-3, 0.1));
+    let queue = Duration::from_secs_f64(log_uniform("queue", 0.02, 0.5));
+    let mut link =
+        LinkSpec::new(Rate::from_bits(log_uniform("rate", 4e6, 120e6) as u64), delay).with_queue(Queue::Time(queue));
+    if unit("with jitter") < 0.5 {
+        link = link.with_jitter(Jitter::Normal(delay.mul_f64(0.02 + 0.18 * unit("jitter"))), Order::Keep);
+    }
+    if unit("with loss") < 1.0 / 3.0 {
+        link = link.with_loss(Loss::Random(0.01 * unit("loss")));
+    }
+    PathSpec::symmetric(link)
+}
+
+/// Returns the part of a load's bytes that takes the overflow path in ten seconds. The load has this share of the
+/// available path's rate.
+fn overflowing(links: &[PathSpec; 2], share: f64) -> f64 {
+    let rate = links[0].there.start.rate.scale(share);
+    let mut net = loaded_at(0, &[(12 * SECOND, rate)], links);
+    net.run(SETTLED + SECOND);
+    let before = sent(&net, 0);
+    net.run(SETTLED + 11 * SECOND);
+    let [first, second] = [0, 1].map(|path| (sent(&net, 0)[path] - before[path]) as f64);
+    second / (first + second)
+}
+
+/// Prints what the thresholds do on random links: docs/design/path-states.md has the figures.
+#[test]
+#[ignore = "prints a distribution; minutes"]
+fn over_random_links() {
+    let number = |name, default| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
+    let (first, count) = (number("FIRST", 1), number("CASES", 40));
+    let (mut half, mut most, mut goodput) = (vec![], vec![], vec![]);
+    for case in first..first + count {
+        let links = ["first", "second"].map(|label| random_link(Seed(case).fork(label)));
+        half.push(100.0 * overflowing(&links, 0.5));
+        most.push(100.0 * overflowing(&links, 0.75));
+        let [available, overflow] = [PathRole::Available, PathRole::Overflow].map(|role| tcp_goodput(&links, role));
+        goodput.push(100.0 * overflow / available);
+        let [half, most, goodput] = [&half, &most, &goodput].map(|values| values[values.len() - 1]);
+        println!("{case}: {half:.3} {most:.3} {goodput:.1} | {} | {}", links[0].there, links[1].there);
+    }
+    for (name, mut values) in [("50 % load", half), ("75 % load", most), ("TCP, of two available paths", goodput)] {
+        values.sort_by(f64::total_cmp);
+        let at = |part: f64| values[((values.len() - 1) as f64 * part).round() as usize];
+        println!(
+            "{name}: median {:.2} %, p10 {:.2}, p90 {:.2}, {:.2} to {:.2}, n = {count}",
+            at(0.5),
+            at(0.1),
+            at(0.9),
+            at(0.0),
+            at(1.0)
+        );
     }
 }
 

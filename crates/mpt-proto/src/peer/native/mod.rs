@@ -406,7 +406,7 @@ impl Native {
         if let Some((from, to)) = change.state() {
             common.on_health_change(&path.base, &change);
             self.trace.record(now, || TraceEvent::PathStateUpdated { path: id, from, to });
-            path.failed |= !to.is_up();
+            path.failed |= change.reduces_use();
             if from.is_up() && is_failure(to) {
                 path.damping.on_failure(now);
             }
