@@ -143,21 +143,22 @@ fn the_overflow_path_is_left_within_a_second_after_the_load_fits_again() {
     }
 }
 
-/// Returns the goodput of a TCP flow in Mbit/s, from its third to its thirteenth second.
-fn tcp_goodput(links: &[PathSpec; 2], role: PathRole) -> f64 {
+/// Returns the goodput of a TCP flow in Mbit/s, in the ten seconds after `start`.
+fn tcp_goodput(links: &[PathSpec; 2], role: PathRole, start: Duration) -> f64 {
     let hosts =
         [Box::new(TcpSource::new(1_437).starting_at(Time::after(SETTLED))) as _, Box::new(TcpSink::new(1_437)) as _];
     let mut net = network(hosts, links, role);
-    net.run(SETTLED + 3 * SECOND);
+    net.run(SETTLED + start);
     let before = net.host::<TcpSink>(1).bytes();
-    net.run(SETTLED + 13 * SECOND);
+    net.run(SETTLED + start + 10 * SECOND);
     (net.host::<TcpSink>(1).bytes() - before) as f64 * 8e-7
 }
 
 #[test]
 fn a_tcp_flow_gets_the_sum() {
     for links in [[link(50, 10), link(50, 40)], [link(50, 40), link(50, 10)], [link(50, 20), link(10, 35)]] {
-        let [available, overflow] = [PathRole::Available, PathRole::Overflow].map(|role| tcp_goodput(&links, role));
+        let roles = [PathRole::Available, PathRole::Overflow];
+        let [available, overflow] = roles.map(|role| tcp_goodput(&links, role, 3 * SECOND));
         println!("{available:.1} Mbit/s over two available paths, {overflow:.1} with an overflow path");
         assert!(overflow > available * 0.96, "{overflow:.1} of {available:.1} Mbit/s");
     }
@@ -199,27 +200,22 @@ fn overflowing(links: &[PathSpec; 2], share: f64) -> f64 {
 fn over_random_links() {
     let number = |name, default| std::env::var(name).map_or(default, |text| text.parse().expect("a number"));
     let (first, count) = (number("FIRST", 1), number("CASES", 40));
-    let (mut half, mut most, mut goodput) = (vec![], vec![], vec![]);
+    let mut columns = [("50 % load", vec![]), ("75 % load", vec![]), ("TCP at 3 s", vec![]), ("TCP at 15 s", vec![])];
     for case in first..first + count {
         let links = ["first", "second"].map(|label| random_link(Seed(case).fork(label)));
-        half.push(100.0 * overflowing(&links, 0.5));
-        most.push(100.0 * overflowing(&links, 0.75));
-        let [available, overflow] = [PathRole::Available, PathRole::Overflow].map(|role| tcp_goodput(&links, role));
-        goodput.push(100.0 * overflow / available);
-        let [half, most, goodput] = [&half, &most, &goodput].map(|values| values[values.len() - 1]);
-        println!("{case}: {half:.3} {most:.3} {goodput:.1} | {} | {}", links[0].there, links[1].there);
+        let of_the_sum = |start| {
+            let of = |role| tcp_goodput(&links, role, start * SECOND);
+            of(PathRole::Overflow) / of(PathRole::Available)
+        };
+        let row = [overflowing(&links, 0.5), overflowing(&links, 0.75), of_the_sum(3), of_the_sum(15)];
+        columns.iter_mut().zip(row).for_each(|((_, values), value)| values.push(100.0 * value));
+        println!("{case}: {row:.4?} | {} | {}", links[0].there, links[1].there);
     }
-    for (name, mut values) in [("50 % load", half), ("75 % load", most), ("TCP, of two available paths", goodput)] {
+    for (name, values) in &mut columns {
         values.sort_by(f64::total_cmp);
         let at = |part: f64| values[((values.len() - 1) as f64 * part).round() as usize];
-        println!(
-            "{name}: median {:.2} %, p10 {:.2}, p90 {:.2}, {:.2} to {:.2}, n = {count}",
-            at(0.5),
-            at(0.1),
-            at(0.9),
-            at(0.0),
-            at(1.0)
-        );
+        let [least, p10, median, p90, most] = [0.0, 0.1, 0.5, 0.9, 1.0].map(at);
+        println!("{name}: median {median:.2} %, p10 {p10:.2}, p90 {p90:.2}, {least:.2} to {most:.2}, n = {count}");
     }
 }
 
