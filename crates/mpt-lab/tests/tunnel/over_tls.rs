@@ -4,12 +4,13 @@ use crate::{
     capture::Capture,
     internet::{CLIENT, SERVER, internet, reaches},
     native_host::Native,
-    rig::{Rig, inside, sh, text},
+    rig::{Rig, inside, sh, text as text_of},
 };
 use mpt_lab::topology::{Family, Host};
 use mpt_proto::packet::ip::{Ip, TCP, UDP};
 use std::{
     collections::BTreeSet,
+    fs,
     io::{ErrorKind, Read as _, Write as _},
     net::TcpStream,
     process::Stdio,
@@ -49,7 +50,7 @@ fn transfer(rig: &Rig) -> usize {
         (0..32).try_for_each(|_| stream.write_all(&[7; 65_536]))
     });
     sent.expect("a namespace").expect("a transfer");
-    text(&server.wait_with_output().expect("an end").stdout).trim().parse().expect("a number")
+    text_of(&server.wait_with_output().expect("an end").stdout).trim().parse().expect("a number")
 }
 
 #[test]
@@ -124,6 +125,66 @@ fn under_the_kill_switch_without_udp_nothing_but_tls_leaves() {
 }
 
 #[test]
+fn a_renewed_certificate_is_used_after_a_reload_and_no_connection_ends() {
+    let Some(mut rig) = Rig::build("tlsrenew", &["delay=1ms"]) else { return };
+    for host in [&rig.hosts.a, &rig.hosts.b] {
+        sh(host, DROP_UDP);
+    }
+    let folder = rig.folder.path().display().to_string();
+    // Only root reads the key. The running tunnel is another user.
+    let make = |name: &str| {
+        let script = format!(
+            "cd {folder} && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 \
+             -subj /CN={name} -keyout {name}.key -out {name}.pem 2>/dev/null && chmod 600 {name}.key"
+        );
+        sh(&rig.hosts.b, &script);
+    };
+    ["first", "second"].into_iter().for_each(make);
+    let renew = |rig: &Rig, certificate: &str, key: &str| {
+        sh(&rig.hosts.b, &format!("cd {folder} && cp {certificate} chain.pem && cp --preserve=mode {key} key.pem"))
+    };
+    renew(&rig, "first.pem", "first.key");
+    let tls = format!("tls = {{ certificate = \"{folder}/chain.pem\", key = \"{folder}/key.pem\" }}");
+    rig.launch_with(Host::B, &Native::responder().on_top(&tls).text());
+    rig.launch_with(Host::A, &Native::initiator("[[peer.path]]\ntls = \"192.168.11.2\"").text());
+    rig.wait_for_answer(&[], Family::V4, "over TLS");
+    let subject = |rig: &Rig| {
+        let script = "timeout 5 openssl s_client -connect 192.168.11.2:443 </dev/null 2>/dev/null \
+                      | openssl x509 -noout -subject || true";
+        sh(&rig.hosts.a, script).trim().replace(' ', "")
+    };
+    assert_eq!(subject(&rig), "subject=CN=first");
+
+    renew(&rig, "second.pem", "first.key");
+    assert!(rig.mpt(Host::B, &["reload"]).status.success());
+    let why = "the certificate in use stays";
+    assert_eq!(rig.logged(Host::B, why), 1);
+    assert_eq!(rig.logged(Host::B, "key.pem: the private key is not that of the certificate; hint: "), 1);
+    assert_eq!(subject(&rig), "subject=CN=first");
+    renew(&rig, "second.pem", "second.key");
+    assert!(rig.mpt(Host::B, &["reload"]).status.success());
+    rig.wait_until("the new one is used", |rig| subject(rig) == "subject=CN=second");
+    assert!(rig.mpt(Host::B, &["reload"]).status.success());
+    assert_eq!((rig.logged(Host::B, why), rig.logged(Host::B, "new certificate for paths over TLS")), (1, 1));
+    assert_eq!(transfer(&rig), 32 * 65_536);
+    assert_eq!((rig.logged(Host::A, "left TLS"), rig.logged(Host::A, "connected over TLS")), (0, 1));
+
+    // Other files, then none.
+    let text = fs::read_to_string(rig.file(Host::B)).expect("a file");
+    fs::write(rig.file(Host::B), text.replace("chain.pem", "first.pem").replace("key.pem", "first.key"))
+        .expect("a file");
+    assert!(rig.mpt(Host::B, &["reload"]).status.success());
+    rig.wait_until("the files that are named now are used", |rig| subject(rig) == "subject=CN=first");
+    fs::write(rig.file(Host::B), text.replace(&tls, "tls = {}")).expect("a file");
+    assert!(rig.mpt(Host::B, &["reload"]).status.success());
+    rig.wait_until("the own certificate is used", |rig| subject(rig).contains("rcgen"));
+    fs::write(rig.file(Host::B), text.replace("tls = {", "tls = { path = \"/x\",")).expect("a file");
+    let refused = rig.mpt(Host::B, &["reload"]);
+    let why = text_of(&refused.stderr);
+    assert!(!refused.status.success() && why.contains("listen or path of [tls] cannot change"), "{why}");
+}
+
+#[test]
 fn a_stranger_gets_404_or_nothing_and_is_bounded() {
     let Some(mut rig) = Rig::build("tlsstranger", &["delay=1ms"]) else { return };
     start(&mut rig);
@@ -172,6 +233,6 @@ fn a_stranger_gets_404_or_nothing_and_is_bounded() {
         let now = listening(rig);
         !now.is_empty() && now != first
     });
-    let status = std::fs::read_to_string(format!("/proc/{}/status", listening(&rig))).expect("a status");
+    let status = fs::read_to_string(format!("/proc/{}/status", listening(&rig))).expect("a status");
     assert!(status.contains("CapEff:\t0000000000000000"), "{status}");
 }

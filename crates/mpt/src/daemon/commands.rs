@@ -14,6 +14,7 @@ use mpt_proto::config::PeerConfig;
 use mpt_proto::legacy::control::Refused;
 use mpt_proto::time::Time;
 
+use super::config_files::Reread;
 use super::{Daemon, control_port, routes, setup};
 use crate::Failure;
 use crate::config::model::{At, FileFormat, Mode, OriginalPeer, Peer};
@@ -205,7 +206,7 @@ impl Daemon {
     }
 
     fn read_again(&mut self, now: Time, connection: Option<&str>) -> Result<(), Failure> {
-        let mut fresh = self.config_files.read()?;
+        let Reread { file: mut fresh, identity } = self.config_files.read()?;
         keep_created(&self.file, &mut fresh);
         self.check_reloadable(&fresh, connection)?;
         let same_policy = (*self.file.scheduler, &self.file.rules, &self.file.probe)
@@ -223,7 +224,11 @@ impl Daemon {
         {
             self.end_peer(now, index);
         }
-        self.adopt(now, fresh, ready)
+        let adopted = self.adopt(now, fresh, ready);
+        if let Some(helper) = &mut self.tls_helper {
+            helper.renew(&self.file, identity);
+        }
+        adopted
     }
 
     /// Returns an error if this configuration needs a new start.
@@ -390,6 +395,10 @@ fn changed_startup_key(running: &File, fresh: &File) -> Option<(usize, &'static 
     let same_allowed = running.format == FileFormat::Original || allowed(running) == allowed(fresh);
     let source = |file: &File| file.peer_source.as_ref().map(|source| source.socket.value.clone());
     let source_line = fresh.peer_source.as_ref().map(|source| source.socket.line);
+    // A certificate is renewed while the tunnel runs.
+    let tls = |file: &File| file.tls.as_ref().map(|tls| (*tls.listen, tls.path.clone()));
+    let is_added = running.tls.is_none() || fresh.tls.is_none();
+    let tls_key = if is_added { "[tls]" } else { "listen or path of [tls]" };
     let same_original = same_allowed && original(running) == original(fresh);
     let all = [
         (running.mode == fresh.mode, fresh.mode.line, "mode"),
@@ -403,7 +412,7 @@ fn changed_startup_key(running: &File, fresh: &File) -> Option<(usize, &'static 
         (running.delegate == fresh.delegate, line(fresh.delegate.as_ref().map(|net| net.line)), "delegate"),
         (running.delegate.is_none() || running.share == fresh.share, fresh.share.line, "share"),
         (running.forwards.is_empty() == fresh.forwards.is_empty(), 0, "the first or the last [[forward]]"),
-        (running.tls == fresh.tls, line(fresh.tls.as_ref().map(|tls| tls.listen.line)), "[tls]"),
+        (tls(running) == tls(fresh), line(fresh.tls.as_ref().map(|tls| tls.listen.line)), tls_key),
         (source(running) == source(fresh), line(source_line), "peer_source"),
         (running.reachable.is_empty() == fresh.reachable.is_empty(), 0, "reachable"),
         (same_original, 0, "[original]"),

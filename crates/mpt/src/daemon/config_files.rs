@@ -10,7 +10,7 @@
 //! It grants a tunnel that an attacker has taken over this much:
 //!
 //! - [`FileRequest::Check`] and [`FileRequest::Read`]: the present contents of the configuration and of the files that
-//!   it names, also what was added to them since the start;
+//!   it names, also what was added to them since the start, and the certificate and key of `[tls]`;
 //! - [`FileRequest::NameServers`]: the `dns` of the present configuration, as name servers of the host;
 //! - [`FileRequest::Save`] and [`FileRequest::Disable`], for a configuration directory of the original only:
 //!   connections that differ, are added, or are missing at the next start. The files contain nothing but what a
@@ -45,6 +45,7 @@ use crate::files::{Files, JSON_BYTES, Snapshot};
 use crate::legacy::model::ConnectionConfig;
 use crate::legacy::toml::Allowed;
 use crate::legacy::{folder, write};
+use crate::tls::certificate::Identity;
 
 /// Reads and changes the configuration of a running tunnel.
 #[derive(Debug)]
@@ -94,6 +95,21 @@ enum Reply {
     Files(Snapshot, Option<Result<String, Vec<String>>>),
 }
 
+/// A configuration as it is now.
+pub(super) struct Reread {
+    /// The configuration.
+    pub file: File,
+    /// The certificate that `[tls]` names, or why it cannot be used.
+    pub identity: Option<Result<Identity, Failure>>,
+}
+
+impl Reread {
+    fn of(files: &Files, file: File) -> Self {
+        let identity = Identity::configured(files, &file);
+        Self { file, identity }
+    }
+}
+
 impl ConfigFiles {
     /// Starts the second process if this one is root's and may become another user.
     ///
@@ -134,7 +150,7 @@ impl ConfigFiles {
     ///
     /// # Errors
     /// The first problem.
-    pub(super) fn read(&mut self) -> Result<File, Failure> {
+    pub(super) fn read(&mut self) -> Result<Reread, Failure> {
         let unusable = |what: String| Failure::new(what).hint("nothing was changed");
         let Some(process) = &mut self.process else {
             let file = match self.format {
@@ -143,7 +159,8 @@ impl ConfigFiles {
                     config::load_original(&self.path, Allowed::default()).map(|(file, _notes)| file)
                 }
             };
-            return file.map_err(|problems| unusable(problems.into_iter().next().unwrap_or_default()));
+            let file = file.map_err(|problems| unusable(problems.into_iter().next().unwrap_or_default()))?;
+            return Ok(Reread::of(Files::DISK, file));
         };
         match process.exchange(&FileRequest::Read).map_err(|error| unusable(error.to_string()))? {
             Reply::Files(snapshot, text) => {
@@ -152,7 +169,8 @@ impl ConfigFiles {
                     None => config::load_from(&files, &self.path).map_err(|problems| texts(&problems)),
                     Some(text) => text.and_then(|text| config::parse_original(&files, &self.path, &text)),
                 };
-                file.map_err(|problems| unusable(problems.into_iter().next().unwrap_or_default()))
+                let file = file.map_err(|problems| unusable(problems.into_iter().next().unwrap_or_default()))?;
+                Ok(Reread::of(&files, file))
             }
             Reply::Done => Err(unusable(unexpected().to_string())),
             Reply::Failed(_, what) => Err(unusable(what)),
@@ -416,7 +434,9 @@ fn read(path: &Path, format: FileFormat) -> Reply {
     // Problems recur when the tunnel reads the same from the snapshot.
     let text = match format {
         FileFormat::Toml => {
-            let _ = config::load_from(&recorder, path);
+            if let Ok(file) = config::load_from(&recorder, path) {
+                let _ = Identity::configured(&recorder, &file);
+            }
             None
         }
         FileFormat::Original => {

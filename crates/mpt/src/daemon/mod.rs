@@ -112,7 +112,7 @@ use routes::Routes;
 use service::Service;
 use session_routes::SessionRoutes;
 use setup::{OpenTunnel, Sockets};
-use tls_helper::TlsHelper;
+use tls_helper::{RunningTlsHelper, TlsHelper};
 use tls_paths::TlsPaths;
 
 /// Runs a tunnel until a signal or `mpt down` ends it. Writes the event trace of each peer into the folder `qlog`, if
@@ -225,7 +225,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         driver.endpoint.ask_for_unknown_keys();
     }
     warn_at_start(&file, &mut config_files, &resolvers)?;
-    tls_helper.map(TlsHelper::start).transpose()?;
+    let tls_helper = tls_helper.map(TlsHelper::start).transpose()?;
     service.ready();
     Daemon {
         service,
@@ -240,6 +240,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         diagnosis: Diagnosis::default(),
         names: Names::new(resolvers),
         tls: TlsPaths::default(),
+        tls_helper,
         control,
         status,
         tunnel_report: about,
@@ -319,6 +320,7 @@ struct Daemon {
     diagnosis: Diagnosis,
     names: Names,
     tls: TlsPaths,
+    tls_helper: Option<RunningTlsHelper>,
     config_files: ConfigFiles,
     control: ControlServer,
     /// Takes requests that change nothing.

@@ -1,16 +1,19 @@
 //! The process that accepts paths over TLS ([`crate::tls::listen`]), and a thread that starts it again if it ends.
 //!
 //! The socket and the files are opened with the rights of the start. The process has no capabilities, and no key but
-//! that of its certificate.
+//! that of its certificate. A reload reads the certificate again ([`super::config_files`]) and passes it on, and open
+//! connections stay.
 
 use std::io::{self, ErrorKind, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use aws_lc_rs::digest::{self, Digest};
 use mpt_linux::privilege;
 use zeroize::Zeroizing;
 
@@ -18,6 +21,7 @@ use super::state_folder;
 use crate::Failure;
 use crate::config::File;
 use crate::config::tls::TlsListen;
+use crate::files::Files;
 use crate::tls::certificate::{self, Identity};
 use crate::tls::listen::TlsStart;
 use crate::tls::set_congestion_control;
@@ -25,8 +29,23 @@ use crate::tls::set_congestion_control;
 /// The open socket, and the data for the process.
 pub(super) struct TlsHelper {
     listener: TcpListener,
-    /// The line that it reads first.
-    start: Zeroizing<Vec<u8>>,
+    /// The line for the process.
+    line: Zeroizing<Vec<u8>>,
+}
+
+/// The process, for the main loop.
+pub(super) struct RunningTlsHelper {
+    input: Arc<Mutex<HelperInput>>,
+    /// The hash of the line that was passed last.
+    passed: Digest,
+}
+
+/// The input of the process.
+struct HelperInput {
+    /// The line that it gets when it is started again.
+    line: Zeroizing<Vec<u8>>,
+    /// Its standard input while it runs. It ends when this is closed.
+    pipe: Option<ChildStdin>,
 }
 
 impl TlsHelper {
@@ -36,59 +55,114 @@ impl TlsHelper {
     /// The system refused one of them.
     pub(super) fn open(file: &File) -> Result<Option<Self>, Failure> {
         let Some(tls) = &file.tls else { return Ok(None) };
-        let identity = match &tls.files {
-            Some((chain, key)) => Identity::read(chain, key)?,
-            None => Identity::own(&state_folder().join(format!("{}.tls", *file.interface)))?,
-        };
+        let identity = Identity::configured(Files::DISK, file).unwrap_or_else(|| own_identity(file))?;
         let listener = listen(tls).map_err(|error| cannot_listen(file, tls, &error))?;
         set_congestion_control(&listener);
-        let fingerprint = identity.fingerprint().map(|own| certificate::hex(&own)).unwrap_or_default();
         let address = listener.local_addr().map_or_else(|_| tls.listen.to_string(), |address| address.to_string());
-        tracing::info!(address, tls_certificate = fingerprint, "listening for paths over TLS");
-        let start = TlsStart { chain: identity.chain, key: identity.key, path: tls.path.clone(), port: *file.port };
-        let mut start = Zeroizing::new(serde_json::to_vec(&start).map_err(|error| Failure::new(error.to_string()))?);
-        start.push(b'\n');
-        Ok(Some(Self { listener, start }))
+        tracing::info!(address, tls_certificate = fingerprint(&identity), "listening for paths over TLS");
+        Ok(Some(Self { listener, line: line(file, tls, &identity)? }))
     }
 
     /// Starts the process. It ends with this one.
     ///
     /// # Errors
     /// The system refused a thread.
-    pub(super) fn start(self) -> Result<(), Failure> {
-        let started = thread::Builder::new().name("tls-helper".to_owned()).spawn(move || self.watch());
-        started.map(drop).map_err(|error| Failure::new(format!("cannot start a thread for paths over TLS: {error}")))
+    pub(super) fn start(self) -> Result<RunningTlsHelper, Failure> {
+        let Self { listener, line } = self;
+        let passed = hash(&line);
+        let input = Arc::new(Mutex::new(HelperInput { line, pipe: None }));
+        let watched = input.clone();
+        let started = thread::Builder::new().name("tls-helper".to_owned()).spawn(move || watch(&listener, &watched));
+        started.map_err(|error| Failure::new(format!("cannot start a thread for paths over TLS: {error}")))?;
+        Ok(RunningTlsHelper { input, passed })
     }
+}
 
-    fn watch(&self) {
-        if let Err(error) = privilege::run_programs_without_capabilities() {
-            tracing::debug!(%error, "the process for paths over TLS drops its capabilities itself");
-        }
-        loop {
-            let ended = match self.spawn() {
-                Ok(mut child) => {
-                    // Its input must stay open, and waiting closes it.
-                    let input = child.stdin.take();
-                    let ended = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-                    drop(input);
-                    ended
-                }
-                Err(error) => error.to_string(),
-            };
-            thread::sleep(RESTART);
-            tracing::warn!(ended, "the process for paths over TLS has ended; it is started again");
+impl RunningTlsHelper {
+    /// Passes the certificate on if it is another one. `configured` is the one that the configuration names. If that
+    /// cannot be used, the one in use stays.
+    pub(super) fn renew(&mut self, file: &File, configured: Option<Result<Identity, Failure>>) {
+        let Some(tls) = &file.tls else { return };
+        let identity = configured.unwrap_or_else(|| own_identity(file));
+        let renewed = identity.and_then(|identity| Ok((line(file, tls, &identity)?, identity)));
+        let started = renewed.and_then(|(line, identity)| {
+            let passed = hash(&line);
+            if passed.as_ref() == self.passed.as_ref() {
+                return Ok(());
+            }
+            // The process may be stopped, and the pipe full: the main loop does not wait for it.
+            let input = self.input.clone();
+            let started = thread::Builder::new().name("tls-renew".to_owned()).spawn(move || lock(&input).renew(line));
+            started.map_err(|error| Failure::new(format!("cannot start a thread: {error}")))?;
+            self.passed = passed;
+            tracing::info!(tls_certificate = fingerprint(&identity), "new certificate for paths over TLS");
+            Ok(())
+        });
+        if let Err(failure) = started {
+            let hint = failure.hint.as_deref().unwrap_or("mpt reload, again");
+            tracing::warn!("[tls]: the certificate in use stays: {}; hint: {hint}", failure.what);
         }
     }
+}
 
-    fn spawn(&self) -> io::Result<Child> {
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("mpt").arg("tls-listen").stdin(Stdio::piped()).stdout(OwnedFd::from(self.listener.try_clone()?));
-        let mut child = command.spawn()?;
-        if let Some(input) = &mut child.stdin {
-            input.write_all(&self.start)?;
-        }
-        Ok(child)
+impl HelperInput {
+    fn renew(&mut self, line: Zeroizing<Vec<u8>>) {
+        self.line = line;
+        // If the process has ended, the next one gets the line.
+        let _ = self.pipe.as_mut().map(|pipe| pipe.write_all(&self.line));
     }
+}
+
+/// Starts the process, and again whenever it has ended.
+fn watch(listener: &TcpListener, input: &Mutex<HelperInput>) {
+    if let Err(error) = privilege::run_programs_without_capabilities() {
+        tracing::debug!(%error, "the process for paths over TLS drops its capabilities itself");
+    }
+    loop {
+        // The lock is free while the process runs.
+        let child = spawn(listener, &mut lock(input));
+        let ended = child.and_then(|mut child| child.wait());
+        let ended = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
+        thread::sleep(RESTART);
+        tracing::warn!(ended, "the process for paths over TLS has ended; it is started again");
+    }
+}
+
+fn spawn(listener: &TcpListener, input: &mut HelperInput) -> io::Result<Child> {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("mpt").arg("tls-listen").stdin(Stdio::piped()).stdout(OwnedFd::from(listener.try_clone()?));
+    let mut child = command.spawn()?;
+    // Waiting would close it if the child had it.
+    input.pipe = child.stdin.take();
+    // It fails if the process has ended, which its caller sees.
+    let _ = input.pipe.as_mut().map(|pipe| pipe.write_all(&input.line));
+    Ok(child)
+}
+
+fn lock(input: &Mutex<HelperInput>) -> MutexGuard<'_, HelperInput> {
+    input.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reads the certificate of this tunnel, or makes it.
+fn own_identity(file: &File) -> Result<Identity, Failure> {
+    Identity::own(&state_folder().join(format!("{}.tls", *file.interface)))
+}
+
+/// Returns the line for the process.
+fn line(file: &File, tls: &TlsListen, identity: &Identity) -> Result<Zeroizing<Vec<u8>>, Failure> {
+    let Identity { chain, key } = identity.clone();
+    let start = TlsStart { chain, key, path: tls.path.clone(), port: *file.port };
+    let mut line = Zeroizing::new(serde_json::to_vec(&start).map_err(|error| Failure::new(error.to_string()))?);
+    line.push(b'\n');
+    Ok(line)
+}
+
+fn fingerprint(identity: &Identity) -> String {
+    identity.fingerprint().map(|own| certificate::hex(&own)).unwrap_or_default()
+}
+
+fn hash(line: &[u8]) -> Digest {
+    digest::digest(&digest::SHA256, line)
 }
 
 /// Opens the socket; without IPv6 on this host, one for IPv4.

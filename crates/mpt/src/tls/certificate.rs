@@ -13,10 +13,14 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::sign::CertifiedKey;
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 use zeroize::Zeroizing;
 
+use super::provider;
 use crate::Failure;
+use crate::config::File;
+use crate::files::Files;
 
 /// The SHA-256 hash of a certificate.
 pub type Fingerprint = [u8; 32];
@@ -31,23 +35,39 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// Reads those that a configuration names; `None` if it names none.
+    pub fn configured(files: &Files, file: &File) -> Option<Result<Self, Failure>> {
+        let (chain, key) = file.tls.as_ref()?.files.as_ref()?;
+        Some(Self::read(files, chain, key))
+    }
+
     /// Reads those of an administrator.
     ///
     /// # Errors
-    /// A file cannot be read, or has none.
-    pub fn read(chain: &Path, key: &Path) -> Result<Self, Failure> {
+    /// A file cannot be read, or has none, or the key is that of another certificate.
+    pub fn read(files: &Files, chain: &Path, key: &Path) -> Result<Self, Failure> {
         let read = |path: &Path| {
-            fs::read_to_string(path).map(Zeroizing::new).map_err(|error| {
-                Failure::new(format!("cannot read {}: {error}", path.display()))
-                    .hint("the tunnel reads it at its start: root, or the user of the unit, must be able to")
+            files.read(path, MAX_PEM).map(|file| Zeroizing::new(file.text.clone())).map_err(|error| {
+                Failure::new(format!("cannot read {}: {error}", path.display())).hint(
+                    "the tunnel reads it at its start and at a reload: root, or the user of the unit, must be able to",
+                )
             })
         };
         let identity = Self { chain: read(chain)?.to_string(), key: read(key)? };
-        identity.parse().map_err(|why| {
+        identity.check().map_err(|why| {
             let files = format!("{} and {}", chain.display(), key.display());
             Failure::new(format!("{files}: {why}")).hint("PEM, as certbot writes fullchain.pem and privkey.pem")
         })?;
         Ok(identity)
+    }
+
+    /// Fails if a connection could not be served with it.
+    fn check(&self) -> Result<(), String> {
+        let (chain, key) = self.parse()?;
+        CertifiedKey::from_der(chain, key, &provider()).map(drop).map_err(|error| match error {
+            Error::InconsistentKeys(_) => "the private key is not that of the certificate".to_owned(),
+            error => error.to_string(),
+        })
     }
 
     /// Reads the self-signed one of this tunnel, or makes it.
@@ -79,7 +99,11 @@ impl Identity {
         Ok(identity)
     }
 
-    fn new() -> Result<Self, Failure> {
+    /// Makes a self-signed one.
+    ///
+    /// # Errors
+    /// The system has no random bytes.
+    pub(super) fn new() -> Result<Self, Failure> {
         let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]);
         let made = made.map_err(|error| Failure::new(format!("cannot make a certificate: {error}")))?;
         let key = Zeroizing::new(made.signing_key.serialize_der());
@@ -178,6 +202,8 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
+/// Bytes of a file that are read. A chain has some 6 kB.
+const MAX_PEM: u64 = 1 << 17;
 /// The line with which the certificate begins, behind the key in the same file.
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 
@@ -203,7 +229,8 @@ mod tests {
     fn files_without_a_certificate_are_refused_with_their_names() {
         let folder = tempfile::tempdir().unwrap();
         let (chain, key) = (folder.path().join("chain.pem"), folder.path().join("key.pem"));
-        let read = || Identity::read(&chain, &key).err().map(|failure| failure.to_string()).unwrap_or_default();
+        let read =
+            || Identity::read(Files::DISK, &chain, &key).err().map(|failure| failure.to_string()).unwrap_or_default();
         assert!(read().contains("cannot read") && read().contains("chain.pem"));
         let own = Identity::new().unwrap();
         fs::write(&chain, "").unwrap();
@@ -213,5 +240,7 @@ mod tests {
         assert_eq!(read(), "");
         fs::write(&key, &own.chain).unwrap();
         assert!(read().contains("no private key"), "{}", read());
+        fs::write(&key, &*Identity::new().unwrap().key).unwrap();
+        assert!(read().contains("key.pem: the private key is not that of the certificate"), "{}", read());
     }
 }

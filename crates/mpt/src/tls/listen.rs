@@ -1,11 +1,13 @@
 //! The server's end of paths over TLS: a process of its own, without capabilities, that the daemon starts and watches.
 //!
-//! Standard output is the socket that listens, which the daemon has opened; standard input has one line, [`TlsStart`],
-//! and its end is that of the daemon. A connection has a thread, and a UDP socket on loopback with an address that
-//! depends on its source, so that the daemon's limits for sources of handshakes hold for each source of connections.
+//! Standard output is the socket that listens, which the daemon has opened. Standard input has a line, [`TlsStart`],
+//! and another one for each new certificate; its end is that of the daemon. A connection has a thread, and a UDP socket
+//! on loopback with an address that depends on its source, so that the daemon's limits for sources of handshakes hold
+//! for each source of connections.
 
+use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
-use std::io::{self, BufRead as _, ErrorKind};
+use std::io::{self, BufRead as _, BufReader, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -52,19 +54,30 @@ pub struct TlsStart {
 pub fn run() -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::new(format!("only a tunnel with [tls] starts this command: {error}"));
     privilege::drop_all()?;
-    let mut line = Zeroizing::new(String::new());
-    io::stdin().lock().read_line(&mut line).map_err(failed)?;
-    let start: TlsStart = serde_json::from_str(&line).map_err(|_| failed(ErrorKind::InvalidData.into()))?;
+    // A buffer of the library would hide from `poll` what it has read ahead.
+    let input = nix::unistd::dup(io::stdin().lock()).map_err(|errno| failed(errno.into()))?;
+    let mut input = BufReader::new(File::from(input));
+    let shared = read_shared(&mut input, &RandomState::new()).map_err(failed)?;
+    let shared = shared.ok_or_else(|| failed(ErrorKind::UnexpectedEof.into()))?;
     let output = nix::unistd::dup(io::stdout().lock()).map_err(|errno| failed(errno.into()))?;
     let listener = TcpListener::from(output);
     listener.set_nonblocking(true).map_err(failed)?;
-    let config = config(Identity { chain: start.chain, key: start.key }).map_err(Failure::new)?;
-    let daemon = (Ipv4Addr::LOCALHOST, start.port).into();
-    let shared = Shared { config, path: start.path, daemon, hasher: RandomState::new() };
-    accept(&listener, &Arc::new(shared))
+    accept(&listener, input, shared)
 }
 
-/// The data of all connections.
+/// Reads a line of the daemon; returns `None` if there is no more.
+fn read_shared(input: &mut BufReader<File>, hasher: &RandomState) -> io::Result<Option<Arc<Shared>>> {
+    let mut line = Zeroizing::new(String::new());
+    if input.read_line(&mut line)? == 0 {
+        return Ok(None);
+    }
+    let TlsStart { chain, key, path, port } = serde_json::from_str(&line).map_err(|_| ErrorKind::InvalidData)?;
+    let config = config(Identity { chain, key }).map_err(io::Error::other)?;
+    let daemon = (Ipv4Addr::LOCALHOST, port).into();
+    Ok(Some(Arc::new(Shared { config, path, daemon, hasher: hasher.clone() })))
+}
+
+/// The data of connections. Those that are open keep theirs when the daemon passes another certificate.
 struct Shared {
     config: Arc<ServerConfig>,
     path: String,
@@ -83,19 +96,23 @@ fn config(identity: Identity) -> Result<Arc<ServerConfig>, String> {
     Ok(Arc::new(config))
 }
 
-/// Accepts until standard input ends. A connection beyond the limits is closed at once.
-fn accept(listener: &TcpListener, shared: &Arc<Shared>) -> Result<(), Failure> {
+/// Accepts until the input ends. A connection beyond the limits is closed at once.
+fn accept(listener: &TcpListener, mut input: BufReader<File>, mut shared: Arc<Shared>) -> Result<(), Failure> {
     let limits = Limits::default();
     loop {
-        let input = io::stdin();
-        let mut all = [PollFd::new(input.as_fd(), PollFlags::POLLIN), PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+        let descriptor = input.get_ref().as_fd();
+        let mut all = [PollFd::new(descriptor, PollFlags::POLLIN), PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
         match poll(&mut all, PollTimeout::NONE) {
             Ok(_) => {}
             Err(Errno::EINTR) => continue,
             Err(errno) => return Err(Failure::new(format!("cannot wait for connections over TLS: {errno}"))),
         }
         if all[0].revents().is_some_and(|events| !events.is_empty()) {
-            return Ok(());
+            match renew(&mut input, shared) {
+                Some(renewed) => shared = renewed,
+                None => return Ok(()),
+            }
+            continue;
         }
         match listener.accept() {
             Ok((tcp, from)) => {
@@ -109,6 +126,20 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) -> Result<(), Failure> {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => {}
             // Too many open files.
             Err(_) => thread::sleep(PAUSE),
+        }
+    }
+}
+
+/// Returns the data of the last line that can be read at once; a line that is not valid changes nothing. Returns `None`
+/// at the end of the input.
+fn renew(input: &mut BufReader<File>, mut shared: Arc<Shared>) -> Option<Arc<Shared>> {
+    loop {
+        match read_shared(input, &shared.hasher) {
+            Ok(renewed) => shared = renewed?,
+            Err(error) => eprintln!("the certificate in use for paths over TLS stays: {error}; hint: mpt reload"),
+        }
+        if input.buffer().is_empty() {
+            return Some(shared);
         }
     }
 }
@@ -168,7 +199,89 @@ const STACK: usize = 262_144;
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+    use std::net::UdpSocket;
+    use std::os::fd::OwnedFd;
+    use std::path::PathBuf;
+
     use super::*;
+    use crate::config::tls::{TlsHost, TlsServer};
+    use crate::resolver::Lookup;
+    use crate::tls::client::{TlsClient, TlsEvent, TlsTarget};
+
+    /// The server has an address.
+    fn no_lookup() -> Lookup {
+        let (name, former) = (String::new(), PathBuf::new());
+        Lookup { name, interfaces: Vec::new(), inside: Vec::new(), former, before: Vec::new() }
+    }
+
+    #[test]
+    fn a_new_certificate_holds_for_the_next_connection_and_open_ones_go_on() {
+        let line = |identity: &Identity, port| {
+            let Identity { chain, key } = identity.clone();
+            serde_json::to_string(&TlsStart { chain, key, path: "/".to_owned(), port }).unwrap() + "\n"
+        };
+        let [first, second] = [Identity::new().unwrap(), Identity::new().unwrap()];
+        let daemon = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = daemon.local_addr().unwrap().port();
+        daemon.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let at = listener.local_addr().unwrap();
+        let (input, mut output) = io::pipe().unwrap();
+        let mut input = BufReader::new(File::from(OwnedFd::from(input)));
+        output.write_all(line(&first, port).as_bytes()).unwrap();
+        let shared = read_shared(&mut input, &RandomState::new()).unwrap().unwrap();
+        let accepting = thread::spawn(move || accept(&listener, input, shared));
+
+        // Only the certificate with this fingerprint is accepted.
+        let connect = |identity: &Identity| {
+            let local = UdpSocket::bind("127.0.0.1:0").unwrap();
+            local.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            let certificate = identity.fingerprint();
+            let server =
+                TlsServer { host: TlsHost::Address(at.ip()), port: at.port(), path: "/".to_owned(), certificate };
+            let target = TlsTarget { server, interface: None, mark: None };
+            let client = TlsClient::start(target, local.local_addr().unwrap()).unwrap();
+            client.connect(no_lookup());
+            let deadline = Instant::now() + Duration::from_secs(60);
+            loop {
+                match client.take_events().pop() {
+                    Some(event) => return (event, client, local),
+                    None => thread::sleep(Duration::from_millis(5)),
+                }
+                assert!(Instant::now() < deadline);
+            }
+        };
+        let carries = |client: &TlsClient, local: &UdpSocket, text: &[u8]| {
+            let mut buffer = [0; 64];
+            local.send_to(text, client.local()).unwrap();
+            let (length, relay) = daemon.recv_from(&mut buffer).unwrap();
+            assert_eq!(&buffer[..length], text);
+            daemon.send_to(text, relay).unwrap();
+            assert_eq!(local.recv(&mut buffer).unwrap(), text.len());
+        };
+        let (event, open, local) = connect(&first);
+        assert_eq!(event, TlsEvent::Connected(at));
+        carries(&open, &local, b"before");
+        assert!(matches!(connect(&second).0, TlsEvent::Refused(..)));
+
+        let mut wrong = second.clone();
+        wrong.key = first.key.clone();
+        output.write_all(line(&wrong, port).as_bytes()).unwrap();
+        output.write_all(b"{}\n").unwrap();
+        assert_eq!(connect(&first).0, TlsEvent::Connected(at), "the first stays in use");
+        // Two lines at once: the last one holds.
+        output.write_all((line(&first, port) + &line(&second, port)).as_bytes()).unwrap();
+        let (event, renewed, its) = connect(&second);
+        assert_eq!(event, TlsEvent::Connected(at));
+        assert!(matches!(connect(&first).0, TlsEvent::Refused(..)));
+        carries(&open, &local, b"after");
+        carries(&renewed, &its, b"renewed");
+        assert_eq!(open.take_events(), []);
+        drop(output);
+        accepting.join().unwrap().unwrap();
+    }
 
     #[test]
     fn addresses_of_the_relay_are_known_as_such_and_others_are_not() {
