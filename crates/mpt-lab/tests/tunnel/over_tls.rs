@@ -185,6 +185,17 @@ fn a_renewed_certificate_is_used_after_a_reload_and_no_connection_ends() {
 }
 
 #[test]
+fn without_a_connection_over_tls_the_log_names_that_and_no_interface() {
+    let Some(mut rig) = Rig::build("tlsalone", &["delay=1ms"]) else { return };
+    rig.launch_with(Host::A, &Native::initiator("[[peer.path]]\ntls = \"192.168.11.2\"").text());
+    let why = "no path can be used: tls is not connected over TLS to 192.168.11.2:443";
+    rig.wait_until("the log has the reason", |rig| rig.logged(Host::A, why) == 1);
+    assert!(rig.logged(Host::A, "cannot connect over TLS: 192.168.11.2:443") > 0);
+    assert!(rig.mpt(Host::A, &["path", "down", "tls"]).status.success());
+    assert_eq!((rig.logged(Host::A, "carrier"), rig.logged(Host::A, "to=down (not connected)")), (0, 1));
+}
+
+#[test]
 fn a_stranger_gets_404_or_nothing_and_is_bounded() {
     let Some(mut rig) = Rig::build("tlsstranger", &["delay=1ms"]) else { return };
     start(&mut rig);

@@ -12,7 +12,7 @@ use mpt_proto::crypto::association::SharedKey;
 use mpt_proto::drops::Dropped;
 use mpt_proto::endpoint::Endpoint;
 use mpt_proto::path::{DownCause, PathState};
-use mpt_proto::stats::{EndpointStatus, PeerStatus};
+use mpt_proto::stats::{EndpointStatus, PathStatus, PeerStatus};
 use mpt_proto::time::Time;
 
 use super::policy_routing;
@@ -92,15 +92,17 @@ impl Diagnosis {
         }
     }
 
-    fn log_silent(&mut self, now: Time, called: &[PeerStatus]) {
+    fn log_silent(&mut self, now: Time, called: &[(&Peer, PeerStatus)]) {
         // A server that is not needed is not called.
-        let is_called = |peer: &&PeerStatus| !peer.paths.is_empty() && peer.server != Some(ServerUse::Idle);
-        let silent: Vec<_> = called.iter().filter(is_called).filter(|peer| !is_alive(peer)).collect();
-        self.silent.retain(|name, _| silent.iter().any(|peer| peer.name == *name));
-        for peer in silent {
-            let next = self.silent.entry(peer.name.clone()).or_insert(now + PATIENCE);
+        let is_called = |peer: &PeerStatus| !peer.paths.is_empty() && peer.server != Some(ServerUse::Idle);
+        let silent: Vec<_> = called.iter().filter(|(_, peer)| is_called(peer) && !is_alive(peer)).collect();
+        self.silent.retain(|name, _| silent.iter().any(|(_, peer)| peer.name == *name));
+        for (own, peer) in silent {
+            let is_over_tls = own.paths.iter().any(|path| path.tls.is_some());
+            let patience = if is_over_tls { TLS_PATIENCE } else { PATIENCE };
+            let next = self.silent.entry(peer.name.clone()).or_insert(now + patience);
             if *next <= now {
-                tracing::warn!(peer = peer.name, "{}", describe(peer));
+                tracing::warn!(peer = peer.name, "{}", describe(own, peer));
                 *next = now + INTERVAL;
             }
         }
@@ -109,9 +111,9 @@ impl Diagnosis {
 }
 
 /// Returns the status of the peers that this host calls. A server may have thousands that call it.
-fn called(endpoint: &Endpoint, file: &File) -> Vec<PeerStatus> {
-    let indexes = file.peers.iter().filter(|own| calls(own)).filter_map(|own| endpoint.index_of(&own.name));
-    indexes.map(|index| endpoint.peers()[index].status()).collect()
+fn called<'f>(endpoint: &Endpoint, file: &'f File) -> Vec<(&'f Peer, PeerStatus)> {
+    let status = |own: &'f Peer| Some((own, endpoint.peers()[endpoint.index_of(&own.name)?].status()));
+    file.peers.iter().filter(|own| calls(own)).filter_map(status).collect()
 }
 
 /// Returns true if the peer has an address to connect to.
@@ -124,18 +126,40 @@ pub(super) fn is_alive(peer: &PeerStatus) -> bool {
     peer.paths.iter().any(|path| matches!(path.state, PathState::Up | PathState::Demoted(_)))
 }
 
-fn describe(peer: &PeerStatus) -> String {
+fn describe(own: &Peer, peer: &PeerStatus) -> String {
+    let server = |path: &PathStatus| {
+        let own = own.paths.iter().find(|own| *own.name == path.name)?;
+        own.tls.as_ref().map(|server| server.to_string())
+    };
     let is_silent = |state| matches!(state, PathState::Down(DownCause::Silent | DownCause::Peer));
     let silent = peer.paths.iter().filter(|path| is_silent(path.state));
-    let silent: Vec<_> = silent.map(|path| format!("{} on {}", path.remote, path.name)).collect();
-    if silent.is_empty() {
-        return "no path can be used: no interface has a carrier, or all paths were taken down".to_owned();
+    let silent: Vec<_> = silent
+        .map(|path| match server(path) {
+            Some(server) => format!("{server} over TLS on {}", path.name),
+            None => format!("{} on {}", path.remote, path.name),
+        })
+        .collect();
+    if !silent.is_empty() {
+        return format!(
+            "no answer from {}; hint: is the tunnel up there and its UDP port open? do both ends have the key of the \
+             other, and the same preshared key? is rp_filter 0 or 2 here? the log of the peer names a key or clock that \
+             it refuses",
+            silent.join(", ")
+        );
     }
-    format!(
-        "no answer from {}; hint: is the tunnel up there and its UDP port open? do both ends have the key of the other, \
-         and the same preshared key? is rp_filter 0 or 2 here? the log of the peer names a key or clock that it refuses",
-        silent.join(", ")
-    )
+    let reason = |path: &PathStatus| {
+        let name = &path.name;
+        match (path.state, server(path)) {
+            (PathState::Down(DownCause::Carrier), Some(server)) => {
+                format!("{name} is not connected over TLS to {server}")
+            }
+            (PathState::Down(DownCause::Carrier), None) => format!("{name} has no carrier"),
+            (PathState::Down(DownCause::Operator), _) => format!("{name} was taken down by a command or its limit"),
+            (state, _) => format!("{name} is {state}"),
+        }
+    };
+    let reasons: Vec<_> = peer.paths.iter().map(reason).collect();
+    format!("no path can be used: {}; hint: mpt status", reasons.join(", "))
 }
 
 /// Warns if the kernel drops what peers send, because the way back leads into the tunnel. It then drops all answers,
@@ -193,6 +217,8 @@ const REFUSALS: [(Dropped, &str, &str); 2] = [
 const SHARED_KEY: &str = "each takes the tunnel from the other; give one of them a key of its own: mpt key new";
 /// Time that a peer has for its first answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The same with a path over TLS, which is connected after 5 s and has 10 s for that.
+const TLS_PATIENCE: Duration = Duration::from_secs(15);
 /// Minimum interval of looks that refused handshakes cause.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum interval of lines about the same.

@@ -82,6 +82,7 @@ use mpt_linux::netlink::{ForwardingMonitor, Monitor, Netlink, TableMonitor};
 use mpt_linux::reactor::{Clock, Interest, Ready, Signal, Signals, Token};
 use mpt_linux::suspend::{CopyMonitor, SuspendWatch};
 use mpt_linux::tun::CloneDevice;
+use mpt_proto::path::{DownCause, PathState};
 use mpt_proto::time::Time;
 
 use crate::Failure;
@@ -511,7 +512,12 @@ impl Daemon {
             any = true;
         }
         for PathChange { peer, path, from, to } in self.path_changes.take() {
-            tracing::info!(peer, path, %from, %to, "path");
+            let is_over_tls = self.tls.cause(&peer, &path).is_some();
+            let text = |state| match state {
+                PathState::Down(DownCause::Carrier) if is_over_tls => "down (not connected)".to_owned(),
+                state => state.to_string(),
+            };
+            tracing::info!(peer, path, from = %text(from), to = %text(to), "path");
             let [from, mut to] = [from, to].map(|state| report::state(state).to_owned());
             if to == "operator" && self.metering.is_stopped(&peer, &path) {
                 to = metering::LIMIT.to_owned();
