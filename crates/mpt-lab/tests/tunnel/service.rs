@@ -170,6 +170,8 @@ fn the_user_and_the_capabilities_of_the_unit_suffice() {
     run_as_unit("unit", &Unit::plain(), "kill_switch = true", hidden);
     run_as_unit("unit-gw", &Unit::plain(), "kill_switch = true\nmasquerade = true", "true");
     run_as_unit("unit-low", &Unit::with_low_port(), "port = 853", hidden);
+    let calls_us = format!("[[peer]]\npublic_key = \"{SHARED}\"\nnetworks = [\"10.77.0.9/32\"]");
+    run_as_unit("unit-tls", &Unit::with_low_port(), &format!("tls = {{}}\n{calls_us}"), hidden);
     run_as_unit("unit-low-unused", &Unit::with_low_port(), "kill_switch = true", hidden);
 }
 
@@ -183,11 +185,15 @@ fn run_as_unit(name: &str, unit: &Unit, top: &str, prepare: &str) {
     };
     let (bounding, ambient) = (set("CapabilityBoundingSet="), set("AmbientCapabilities="));
     let all = format!("routes = [\"0.0.0.0/0\"]\n{top}\n[[peer]]");
-    fs::write(rig.file(Host::A), config(0).replacen("[[peer]]", &all, 1)).expect("a file");
+    // With a second peer, the first one needs networks.
+    let networks = "networks = [\"0.0.0.0/0\"]\npreshared_key";
+    let text = config(0).replace("preshared_key", networks).replacen("[[peer]]", &all, 1);
+    fs::write(rig.file(Host::A), text).expect("a file");
     fs::set_permissions(rig.file(Host::A), fs::Permissions::from_mode(0o600)).expect("its mode");
     // The manager makes the directories; root gives the user's group the right to read, which needs the group's name.
     fs::create_dir(rig.run_dir(Host::A)).expect("a directory");
-    for path in [rig.file(Host::A), rig.run_dir(Host::A)] {
+    fs::create_dir(rig.state_dir(Host::A)).expect("a directory");
+    for path in [rig.file(Host::A), rig.run_dir(Host::A), rig.state_dir(Host::A)] {
         chown(path, Some(USER), Some(USER)).expect("its owner");
     }
     // udev lets everybody open this device.
@@ -212,6 +218,13 @@ fn run_as_unit(name: &str, unit: &Unit, top: &str, prepare: &str) {
     rig.hosts.a.ip("link set eth1 down\nlink set eth1 up").expect("an interface that comes back");
     rig.wait_until("the tunnel answers", |rig| rig.ping(Host::A, &[], "10.77.0.2".parse().expect("an address")));
     assert!(rig.mpt(Host::A, &["reload"]).status.success());
+    if top.starts_with("tls") {
+        let request =
+            "printf 'GET /other HTTP/1.1\\r\\n\\r\\n' | timeout 5 openssl s_client -quiet -connect 127.0.0.1:443 2>&1";
+        rig.wait_until("port 443 answers", |rig| {
+            rig.hosts.a.sh(&format!("{request} || true")).expect("a request").contains("HTTP/1.1 404 Not Found")
+        });
+    }
     assert!(rig.mpt(Host::A, &["down"]).status.success() && daemon.0.wait().expect("it ends").success());
     assert_eq!(rig.hosts.a.sh("nft list tables; ip rule | grep fwmark || true").expect("a look around"), "");
 }
