@@ -1,8 +1,9 @@
 //! Peers with names, looked up at a DNS server that this test runs on host B.
 
 use crate::{
+    enrolment::{Scene, arguments_of, assert_fails},
     native_host::Native,
-    rig::{Rig, sh},
+    rig::{Rig, sh, text},
 };
 use mpt_lab::topology::{Family, Host, address};
 use std::{
@@ -163,6 +164,31 @@ fn a_name_is_looked_up_under_the_kill_switch() {
     let sent = other.expect("a namespace");
     rig.wait_for_answer(&[], Family::V4, "the tunnel");
     assert!(sent.is_err() || dns.queries() == queries, "{sent:?}");
+}
+
+#[test]
+fn a_site_joins_by_the_name_of_the_server_and_looks_it_up_later_too() {
+    let Some(scene) = Scene::build("name-join") else { return };
+    let [first, ..] = on_link(0);
+    let dns = Dns::start(&scene.rig, &[]);
+    // Host B has no name server.
+    let set_up = scene.run(Host::B, &["setup", "server", "--address", "Home.example.org."]);
+    let warning = text(&set_up.stderr);
+    assert!(warning.contains("warning: home.example.org cannot be looked up: "), "{warning}");
+    let line = arguments_of(&set_up);
+    assert!(line[1].starts_with("mpt1/home.example.org/4754/"), "{line:?}");
+
+    assert_fails(&scene.join(&line), &["home.example.org cannot be looked up: ", "dig NAME"]);
+    dns.set(|state| state.addresses = vec![first]);
+    let joined = scene.join(&line);
+    let log = text(&joined.stderr);
+    assert!(joined.status.success() && log.contains("192.168.11.2:4754 (home.example.org)"), "{log}");
+    let file = fs::read_to_string(scene.path("config-A/mpt0.toml")).expect("a file");
+    assert!(file.contains("remote = [\"home.example.org\"]"), "{file}");
+    scene.rig.wait_until("the server answers", |rig| rig.ping(Host::A, &[], "10.77.0.1".parse().expect("an address")));
+    assert_eq!(scene.rig.path(Host::A, 0)["remote_name"], NAME);
+    let refused = text(&scene.run(Host::B, &["setup", "server", "--address", "host"]).stderr);
+    assert!(refused.contains("neither an address nor a name with a dot"), "{refused}");
 }
 
 /// The resolver of the provider of one uplink is not in `/etc/resolv.conf`, but in the lease of that uplink.

@@ -358,7 +358,7 @@ pub fn remote_or_name(example: &str) -> ValueType<(RemoteHost, Option<u16>)> {
 
 /// Parses the name of a host (RFC 1123 section 2.1) with or without a port. It has a dot and ends with a letter, so
 /// that a misspelt address is not a name.
-pub(super) fn parse_name(text: &str) -> Option<(String, Option<u16>)> {
+pub fn parse_name(text: &str) -> Option<(String, Option<u16>)> {
     let (name, port) = match text.split_once(':') {
         Some((name, port)) => (name, Some(port.parse().ok().filter(|port| *port > 0)?)),
         None => (text, None),

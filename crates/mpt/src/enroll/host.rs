@@ -13,7 +13,8 @@ use super::Name;
 use super::manifest::Manifest;
 use super::state::Readers;
 use crate::Failure;
-use crate::{nft, resolver};
+use crate::nft;
+use crate::resolver::{self, Lookup};
 
 /// systemd, with the units of MPT.
 #[derive(Debug)]
@@ -176,6 +177,17 @@ pub fn own_addresses() -> Vec<IpAddr> {
     let v4 = source(Ipv4Addr::UNSPECIFIED.into(), FAR_V4.into());
     let v6 = source(Ipv6Addr::UNSPECIFIED.into(), FAR_V6.into());
     v4.into_iter().chain(v6).collect()
+}
+
+/// Returns the addresses of a name, from the name servers of this host, as the tunnel will look it up.
+///
+/// # Errors
+/// It has none, or no name server answers.
+pub fn look_up(name: &str) -> Result<Vec<IpAddr>, String> {
+    let former = PathBuf::from(resolver::RESOLV_CONF);
+    let lookup =
+        Lookup { name: name.to_owned(), interfaces: Vec::new(), inside: Vec::new(), former, before: Vec::new() };
+    resolver::look_up(&lookup, None)
 }
 
 /// Returns true for an address that other networks do not reach.

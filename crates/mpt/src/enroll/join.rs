@@ -18,7 +18,7 @@ use super::host::{self, Systemd};
 use super::manifest::Manifest;
 use super::server::{GATEWAY, check_unused, first_problem, line_unless_default, start_by_hand};
 use super::state::{self, Readers, StateFolder};
-use super::{EnrolmentLine, Name, admit, undo};
+use super::{EnrolmentLine, Name, ServerHost, admit, undo};
 use crate::Failure;
 use crate::config::{self, NAME_SERVER_COUNT, defaults, value_types};
 use crate::control::{ControlClient, RunDir};
@@ -117,20 +117,36 @@ fn own_key(state: &StateFolder, line: &EnrolmentLine) -> Result<KeyPair, Failure
 /// Sends the request to the first address that accepts it.
 fn request(line: &EnrolmentLine, own: &KeyPair) -> Result<EnrolmentAnswer, Failure> {
     let (mut failures, mut is_foreign) = (Vec::new(), false);
-    for server in line.servers() {
-        eprintln!("connecting to {server} ...");
-        match exchange(line, own, server) {
-            Ok(answer) => return Ok(answer),
-            Err(error) => {
-                is_foreign |= error.kind() == io::ErrorKind::InvalidData;
-                failures.push(format!("{server}: {error}"));
+    let (mut tried, port) = (false, line.port);
+    for host in &line.hosts {
+        let addresses = match host {
+            ServerHost::Address(ip) => Ok(vec![*ip]),
+            ServerHost::Name(name) => host::look_up(name),
+        };
+        let addresses = addresses.unwrap_or_else(|why| {
+            failures.push(format!("{host} cannot be looked up: {why}"));
+            Vec::new()
+        });
+        for ip in addresses.into_iter().take(MAX_ADDRESSES) {
+            let server = SocketAddr::new(ip, port);
+            tried = true;
+            match host {
+                ServerHost::Address(_) => eprintln!("connecting to {server} ..."),
+                ServerHost::Name(name) => eprintln!("connecting to {server} ({name}) ..."),
+            }
+            match exchange(line, own, server) {
+                Ok(answer) => return Ok(answer),
+                Err(error) => {
+                    is_foreign |= error.kind() == io::ErrorKind::InvalidData;
+                    failures.push(format!("{server}: {error}"));
+                }
             }
         }
     }
-    let port = line.port;
-    let hint = match is_foreign {
-        true => "the line is not of this server, or damaged: copy it again".to_owned(),
-        false => format!(
+    let hint = match (is_foreign, tried) {
+        (true, _) => "the line is not of this server, or damaged: copy it again".to_owned(),
+        (false, false) => "do the name servers in /etc/resolv.conf know the name? dig NAME".to_owned(),
+        (false, true) => format!(
             "on the server, TCP port {port} must be open and mpt enroll running, which ends when no line is valid: mpt peer add"
         ),
     };
@@ -277,7 +293,7 @@ fn config(join: &Join, line: &EnrolmentLine, key: &KeyPair, joined: &Joined, own
     }
     // A key that is none becomes a text that the configuration refuses.
     let public = joined.public_key.parse::<PublicKey>().map(|key| key.to_string()).unwrap_or_default();
-    let servers = quoted(&mut line.addresses.iter().map(ToString::to_string));
+    let servers = quoted(&mut line.hosts.iter().map(ToString::to_string));
     writeln!(text, "\n[[peer]]\nname = \"server\"\npublic_key = \"{public}\"\nremote = [{servers}]").expect("a string");
     line_unless_default(&mut text, "port", line.port, line.port == defaults::PORT);
     text
@@ -322,6 +338,8 @@ fn wait_for_path(name: &Name) -> Result<(), Failure> {
 const NAME_SERVERS: &str = include_str!("../../../../packaging/systemd/name-servers.conf");
 /// The file with the key of a request.
 const PENDING: &str = "join.json";
+/// Addresses of a name that are tried.
+const MAX_ADDRESSES: usize = 4;
 const CONNECT: Duration = Duration::from_secs(5);
 /// The server reloads its tunnel before it answers, which takes up to four seconds.
 const ANSWER: Duration = Duration::from_secs(15);
@@ -339,8 +357,8 @@ mod tests {
         let share = if default_route { vec!["lan0".to_owned()] } else { Vec::new() };
         let join = Join { line: String::new(), name: "home".parse().unwrap(), default_route, share };
         let token = mpt_proto::crypto::handshake::enrolment::Token::from_bytes([1; 32]);
-        let addresses = vec!["203.0.113.7".parse().unwrap(), "2001:db8::7".parse().unwrap()];
-        let line = EnrolmentLine { addresses, port: 5000, key: PublicKey::from_bytes([2; 32]), token };
+        let hosts = ["203.0.113.7", "2001:db8::7", "server.example.org"].map(|host| host.parse().unwrap()).to_vec();
+        let line = EnrolmentLine { hosts, port: 5000, key: PublicKey::from_bytes([2; 32]), token };
         let joined = Joined {
             public_key: public_key.to_owned(),
             addresses: vec!["10.77.0.2/24".parse().unwrap(), "fd77::2/64".parse().unwrap()],
@@ -361,6 +379,8 @@ mod tests {
         let remotes: Vec<_> =
             file.peers[0].auto.as_ref().unwrap().remotes.iter().map(|at| at.value.to_string()).collect();
         assert_eq!(remotes, ["203.0.113.7:5000", "[2001:db8::7]:5000"]);
+        let name = &file.peers[0].auto.as_ref().unwrap().names[0];
+        assert_eq!((name.name.as_str(), name.port), ("server.example.org", 5_000));
         let alone = config::parse(Path::new("home.toml"), &text(false, &server)).unwrap();
         assert_eq!((alone.routes.len(), alone.dns.len(), alone.share.len()), (0, 0, 0));
     }

@@ -35,7 +35,7 @@ mod undo;
 
 pub use admit::run as enroll;
 pub use join::{Join, run as join};
-pub use line::EnrolmentLine;
+pub use line::{EnrolmentLine, ServerHost};
 pub use listen::run as listen;
 pub use name::Name;
 pub use peers::{add, pending, remove, show};

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 use super::host::{self, Systemd};
 use super::manifest::Manifest;
 use super::state::{self, Readers, SERVER, ServerState, StateFolder};
-use super::{EnrolmentLine, Name, firewall, pool, tokens, undo};
+use super::{EnrolmentLine, Name, ServerHost, firewall, pool, tokens, undo};
 use crate::Failure;
 use crate::config::{self, defaults, value_types};
 use crate::random;
@@ -20,9 +20,9 @@ use crate::random;
 /// The flags.
 #[derive(Debug, Args)]
 pub struct ServerArgs {
-    /// Addresses at which sites reach this server; default: those of its routes to the Internet
-    #[arg(long, value_name = "IP", value_delimiter = ',')]
-    address: Vec<IpAddr>,
+    /// Addresses or names at which sites reach this server; default: the addresses of its routes to the Internet
+    #[arg(long, value_name = "IP|NAME", value_delimiter = ',')]
+    address: Vec<ServerHost>,
     /// Port: UDP for the tunnel, TCP for sites that join
     #[arg(long, default_value_t = defaults::PORT, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
@@ -96,7 +96,7 @@ pub fn check_unused(state: &StateFolder) -> Result<(), Failure> {
 fn apply(
     server: &ServerArgs,
     state: &StateFolder,
-    addresses: Vec<IpAddr>,
+    addresses: Vec<ServerHost>,
     networks: &[IpNet],
 ) -> Result<EnrolmentLine, Failure> {
     let _lock = state.lock()?;
@@ -127,25 +127,27 @@ fn apply(
 impl ServerArgs {
     /// Returns the addresses for the lines of sites: those of the flag, or the public ones of this host, or private
     /// ones with a warning.
-    fn addresses(&self) -> Result<Vec<IpAddr>, Failure> {
+    fn addresses(&self) -> Result<Vec<ServerHost>, Failure> {
         if !self.address.is_empty() {
+            self.address.iter().for_each(warn_of_name);
             return Ok(self.address.clone());
         }
+        let listed = |addresses: Vec<IpAddr>| addresses.into_iter().map(ServerHost::Address).collect();
         let (private, public): (Vec<_>, Vec<_>) =
             host::own_addresses().into_iter().partition(|address| host::is_private(*address));
         if !public.is_empty() {
-            return Ok(public);
+            return Ok(listed(public));
         }
         if private.is_empty() {
             let failure = Failure::new("this host has no route to the Internet, so its address is not known");
-            return Err(failure.hint("--address IP, the address at which sites reach it"));
+            return Err(failure.hint("--address IP|NAME, the address or the name at which sites reach it"));
         }
         let list: Vec<_> = private.iter().map(ToString::to_string).collect();
         eprintln!(
             "warning: sites outside cannot reach the private address {}\n  hint: --address IP, the public address of this server",
             list.join(" or ")
         );
-        Ok(private)
+        Ok(listed(private))
     }
 
     /// Returns the networks of the pool. Fails if this host has one of them elsewhere.
@@ -202,6 +204,16 @@ impl ServerArgs {
     fn drop_ins(&self, manifest: &mut Manifest<'_>) -> Result<(), Failure> {
         let all = [(!self.no_masquerade, "gateway.conf", GATEWAY), (self.port < 1024, "low-port.conf", LOW_PORT)];
         host::drop_ins(manifest, &self.name, all)
+    }
+}
+
+/// Warns of a name that sites could not look up now. It may get its address later.
+fn warn_of_name(host: &ServerHost) {
+    if let ServerHost::Name(name) = host
+        && let Err(why) = host::look_up(name)
+    {
+        eprintln!("warning: {name} cannot be looked up: {why}");
+        eprintln!("  hint: mpt join and the tunnel of a site need its address in DNS");
     }
 }
 

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use super::Name;
+use super::{Name, ServerHost};
 use crate::Failure;
 use crate::secrets;
 
@@ -27,8 +27,8 @@ pub struct StateFolder {
 /// The settings of a server that admits sites.
 #[derive(Serialize, Deserialize)]
 pub struct ServerState {
-    /// The addresses that lines contain.
-    pub addresses: Vec<IpAddr>,
+    /// The addresses and names that lines contain.
+    pub addresses: Vec<ServerHost>,
     /// The port of the tunnel and of the enrolment.
     pub port: u16,
     /// The private enrolment key.

@@ -80,7 +80,7 @@ pub fn issue(state: &StateFolder, peer: &Name, lifetime: Duration) -> Result<Enr
     let record = Record { peer: peer.clone(), expires: now() + lifetime.as_secs(), used: None };
     state.write(&file(&token.hash()), &record)?;
     let key = *state.enrolment_key(&server)?.public();
-    Ok(EnrolmentLine { addresses: server.addresses, port: server.port, key, token })
+    Ok(EnrolmentLine { hosts: server.addresses, port: server.port, key, token })
 }
 
 /// Returns the record of a token.
