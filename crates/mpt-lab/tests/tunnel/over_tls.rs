@@ -184,6 +184,45 @@ fn a_renewed_certificate_is_used_after_a_reload_and_no_connection_ends() {
     assert!(!refused.status.success() && why.contains("listen or path of [tls] cannot change"), "{why}");
 }
 
+/// A proxy for one connection after the other, with the status that a file has. Prints the first line of each request.
+const PROXY: &str = "import socket, sys, threading
+def carry(a, b):
+    while d := a.recv(65536): b.sendall(d)
+listener = socket.create_server(('192.168.11.2', 3128)); print('ready', flush=True)
+while True:
+    near, _ = listener.accept(); head = b''
+    while b'\\r\\n\\r\\n' not in head: head += near.recv(4096)
+    request, status = head.split(b'\\r\\n')[0].decode(), open(sys.argv[1]).read()
+    near.sendall(f'HTTP/1.1 {status} x\\r\\nVia: a\\r\\n\\r\\n'.encode())
+    if status != '200' or request != 'CONNECT 192.168.11.2:443 HTTP/1.1': near.close(); continue
+    far = socket.create_connection(('192.168.11.2', 443))
+    for pair in [(near, far), (far, near)]: threading.Thread(target=carry, args=pair, daemon=True).start()
+";
+
+#[test]
+fn a_proxy_carries_the_connection_and_its_refusal_is_logged_with_a_hint() {
+    let Some(mut rig) = Rig::build("tlsproxy", &["delay=1ms"]) else { return };
+    // Nothing but the proxy can be reached.
+    let wall =
+        DROP_UDP.replacen("meta l4proto udp drop;", "meta l4proto udp drop; iifname eth1 tcp dport != 3128 drop;", 1);
+    sh(&rig.hosts.b, &wall);
+    let status = rig.folder.path().join("status");
+    fs::write(&status, "407").expect("a file");
+    let mut proxy = rig.hosts.b.command("python3");
+    let mut proxy = proxy.args(["-c", PROXY]).arg(&status).stdout(Stdio::piped()).spawn().expect("python3");
+    proxy.stdout.as_mut().expect("stdout").read_exact(&mut [0; 6]).expect("it is ready");
+    rig.launch_with(Host::B, &Native::responder().on_top("tls.listen = \"0.0.0.0:443\"").text());
+    let path = "[[peer.path]]\ntls = \"192.168.11.2\"\ntls_proxy = \"http://192.168.11.2:3128\"";
+    rig.launch_with(Host::A, &Native::initiator(path).text());
+    let why = "proxy 192.168.11.2:3128: it answered with HTTP status 407; hint: it wants a name and a password";
+    rig.wait_until("the refusal is logged", |rig| rig.logged(Host::A, why) > 0);
+    fs::write(&status, "200").expect("a file");
+    rig.wait_for_answer(&[], Family::V4, "through the proxy");
+    assert_eq!(tls_path(&rig, Host::A)["remote"], "192.168.11.2:3128");
+    proxy.kill().and_then(|()| proxy.wait()).expect("an end");
+    rig.wait_until("the end is noticed", |rig| rig.logged(Host::A, "left TLS") == 1);
+}
+
 #[test]
 fn without_a_connection_over_tls_the_log_names_that_and_no_interface() {
     let Some(mut rig) = Rig::build("tlsalone", &["delay=1ms"]) else { return };

@@ -249,7 +249,8 @@ pub const PEER: [&str; 9] = [
     "standby",
 ];
 /// In a path.
-pub const PATH: [&str; 7] = ["rate", "role", "limit", "reset_day", "beyond_limit", "tls", "tls_certificate"];
+pub const PATH: [&str; 8] =
+    ["rate", "role", "limit", "reset_day", "beyond_limit", "tls", "tls_certificate", "tls_proxy"];
 
 const NEW_KEY: &str = "generate one: mpt key new";
 const PUBLIC_KEY: &str = "run mpt key public at the peer, with the private key there";

@@ -61,6 +61,8 @@ pub struct TlsServer {
     pub path: String,
     /// The fingerprint of its certificate; any certificate is accepted if absent.
     pub certificate: Option<[u8; 32]>,
+    /// The HTTP proxy that leads to it, and its port.
+    pub proxy: Option<(TlsHost, u16)>,
 }
 
 /// The address or the name of a server.
@@ -84,6 +86,11 @@ pub struct TlsListen {
 }
 
 impl TlsServer {
+    /// Returns the host to which TCP connects, and the port: those of the proxy, or of the server itself.
+    pub fn next_hop(&self) -> (&TlsHost, u16) {
+        self.proxy.as_ref().map_or((&self.host, self.port), |(host, port)| (host, *port))
+    }
+
     /// Returns host and port as in the field `Host` of HTTP.
     pub fn authority(&self) -> String {
         match (&self.host, self.port) {

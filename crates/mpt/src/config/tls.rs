@@ -14,11 +14,15 @@ use super::values::{At, Mode};
 pub fn server(table: &mut Reader<'_, '_, '_>) -> Option<At<TlsServer>> {
     let server = table.read("tls", &server_type());
     let certificate = table.read("tls_certificate", &fingerprint());
-    if let Some(certificate) = certificate.as_ref().filter(|_| !table.has("tls")) {
-        let hint = "add tls = \"203.0.113.7\", or leave it out".to_owned();
-        table.log.error(certificate.line, "tls_certificate: this path has no tls".to_owned(), Some(hint));
+    let proxy = table.read("tls_proxy", &proxy_type());
+    if !table.has("tls") {
+        let line = certificate.as_ref().map(|at| ("tls_certificate", at.line));
+        for (key, line) in line.into_iter().chain(proxy.as_ref().map(|at| ("tls_proxy", at.line))) {
+            let hint = "add tls = \"203.0.113.7\", or leave it out".to_owned();
+            table.log.error(line, format!("{key}: this path has no tls"), Some(hint));
+        }
     }
-    let certificate = certificate.map(|certificate| certificate.value);
+    let (certificate, proxy) = (certificate.map(|certificate| certificate.value), proxy.map(|proxy| proxy.value));
     if table.has("tls") {
         for key in ["remote", "local", "gateway", "role", "limit", "reset_day", "beyond_limit"] {
             let hint =
@@ -26,7 +30,7 @@ pub fn server(table: &mut Reader<'_, '_, '_>) -> Option<At<TlsServer>> {
             table.refuse(key, "for a path over TLS", hint);
         }
     }
-    server.map(|server| server.map(|server| TlsServer { certificate, ..server }))
+    server.map(|server| server.map(|server| TlsServer { certificate, proxy, ..server }))
 }
 
 /// Reads `[tls]`.
@@ -53,10 +57,11 @@ pub fn listen(top: &mut Reader<'_, '_, '_>) -> Option<TlsListen> {
 /// Checks what concerns other parts of the file.
 pub fn check(file: &File, log: &mut ProblemLog<'_>) {
     for server in file.peers.iter().flat_map(|peer| &peer.paths).filter_map(|path| path.tls.as_ref()) {
-        let TlsHost::Address(ip) = server.host else { continue };
-        if let Some(net) = file.addresses.iter().find(|net| net.contains(&ip)) {
-            let what = format!("tls: {ip} is inside the tunnel, whose address in line {} is {net}", net.line);
-            log.error(server.line, what, Some("name the server's address outside of the tunnel".to_owned()));
+        let TlsHost::Address(ip) = server.next_hop().0 else { continue };
+        if let Some(net) = file.addresses.iter().find(|net| net.contains(ip)) {
+            let key = if server.proxy.is_some() { "tls_proxy" } else { "tls" };
+            let what = format!("{key}: {ip} is inside the tunnel, whose address in line {} is {net}", net.line);
+            log.error(server.line, what, Some("name the address outside of the tunnel".to_owned()));
         }
     }
     let Some(tls) = &file.tls else { return };
@@ -81,7 +86,7 @@ fn server_type() -> ValueType<TlsServer> {
             Some((ip, port)) => (TlsHost::Address(ip.to_canonical()), port),
             None => parse_name(authority).map(|(name, port)| (TlsHost::Name(name), port))?,
         };
-        Some(TlsServer { host, port: port.unwrap_or(TLS_PORT), path, certificate: None })
+        Some(TlsServer { host, port: port.unwrap_or(TLS_PORT), path, certificate: None, proxy: None })
     })
 }
 
@@ -98,6 +103,17 @@ fn path_type() -> ValueType<String> {
 fn parse_path(text: &str) -> Option<String> {
     let is_plain = text.bytes().all(|c| c.is_ascii_alphanumeric() || b"/-._~".contains(&c));
     (text.starts_with('/') && text.len() <= 200 && is_plain).then(|| text.to_owned())
+}
+
+fn proxy_type() -> ValueType<(TlsHost, u16)> {
+    ValueType::text("an HTTP proxy with its port", "http://proxy.example.org:3128", |text| {
+        let authority = text.strip_prefix("http://").unwrap_or(text);
+        let authority = authority.strip_suffix('/').unwrap_or(authority);
+        let address = parse_endpoint(authority).filter(|(ip, _)| value_types::is_host(*ip));
+        let address = address.map(|(ip, port)| (TlsHost::Address(ip.to_canonical()), port));
+        let (host, port) = address.or_else(|| parse_name(authority).map(|(name, port)| (TlsHost::Name(name), port)))?;
+        Some((host, port.filter(|port| *port > 0)?))
+    })
 }
 
 /// As `openssl x509 -fingerprint -sha256` prints it, with or without colons.
@@ -160,6 +176,14 @@ mod tests {
         }
         let colons = "AB:".repeat(31) + "AB";
         assert!(path(&format!("tls_certificate = \"{colons}\"")).is_ok());
+        let proxy = |text: &str| path(&format!("tls_proxy = \"{text}\""));
+        for right in ["http://Proxy.example.org:3128/", "192.0.2.9:8080", "http://[2001:db8::9]:8080"] {
+            assert!(proxy(right).unwrap().peers[0].paths[0].tls.as_ref().unwrap().proxy.is_some(), "{right}");
+        }
+        for wrong in ["proxy.example.org", "https://192.0.2.9:8080", "http://user:word@192.0.2.9:80", "192.0.2.9:0"] {
+            assert!(proxy(wrong).unwrap_err().contains("an HTTP proxy with its port"), "{wrong}");
+        }
+        assert!(proxy("10.77.0.9:80").unwrap_err().contains("tls_proxy: 10.77.0.9 is inside the tunnel"));
         assert!(path("tls_certificate = \"abcd\"").unwrap_err().contains("64 hexadecimal digits"));
         let alone = read("[[peer.path]]\nremote = \"192.0.2.1\"\ntls_certificate = \"00\"", "").unwrap_err();
         assert!(alone.contains("tls_certificate"), "{alone}");

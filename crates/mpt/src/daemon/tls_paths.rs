@@ -217,7 +217,7 @@ impl Daemon {
                 ConnectionStep::Connect => {
                     let (peer, name, server) = (&path.peer, &path.name, path.server.to_string());
                     tracing::info!(peer, path = name, server, "no UDP path answers: connecting over TLS");
-                    let host = if let TlsHost::Name(name) = &path.server.host { name } else { "" };
+                    let host = if let TlsHost::Name(name) = path.server.next_hop().0 { name } else { "" };
                     path.client.connect(self.lookup(host));
                 }
                 ConnectionStep::Close => {

@@ -253,6 +253,7 @@ mod tests {
             "template",
             "tls",
             "tls_certificate",
+            "tls_proxy",
         ];
         assert_eq!(keys, secrets);
     }

@@ -188,7 +188,7 @@ impl Thread {
 
     /// Opens the connection. Returns it with its address, and with what came behind the server's answer.
     fn connect(&self, lookup: &Lookup) -> Result<(Channel, SocketAddr, Vec<u8>), (String, &'static str)> {
-        let TlsServer { host, port, .. } = &self.target.server;
+        let (host, port) = self.target.server.next_hop();
         let addresses = match host {
             TlsHost::Address(ip) => vec![*ip],
             TlsHost::Name(name) => resolver::look_up(lookup, self.target.mark)
@@ -196,9 +196,16 @@ impl Thread {
         };
         let mut failure = (format!("{host} has no address"), "is the name right? dig NAME");
         for ip in addresses.into_iter().take(MAX_ADDRESSES) {
-            let address = SocketAddr::new(ip, *port);
+            let address = SocketAddr::new(ip, port);
+            let is_proxied = self.target.server.proxy.is_some();
             match self.open_tcp(address) {
-                Ok(tcp) => return self.open_tls(tcp).map(|(channel, first)| (channel, address, first)),
+                Ok(tcp) => {
+                    if is_proxied {
+                        self.pass_proxy(&tcp).map_err(|(why, hint)| (format!("proxy {address}: {why}"), hint))?;
+                    }
+                    return self.open_tls(tcp).map(|(channel, first)| (channel, address, first));
+                }
+                Err(error) if is_proxied => failure = (format!("proxy {address}: {error}"), PROXY_HINT),
                 Err(error) => failure = (format!("{address}: {error}"), TCP_HINT),
             }
         }
@@ -217,6 +224,35 @@ impl Thread {
         socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
         socket.connect_timeout(&to.into(), CONNECT_TIMEOUT)?;
         Ok(socket.into())
+    }
+
+    /// Requests a connection to the server from the proxy. Whatever the proxy sends behind its answer is an error: the
+    /// server waits for the first octets of TLS.
+    fn pass_proxy(&self, mut tcp: &TcpStream) -> Result<(), (String, &'static str)> {
+        let failed = |error: io::Error| match error.kind() {
+            ErrorKind::WouldBlock => (describe(&ErrorKind::TimedOut.into()), PROXY_HINT),
+            _ => (error.to_string(), PROXY_HINT),
+        };
+        let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
+        tcp.set_write_timeout(Some(HANDSHAKE_TIMEOUT)).map_err(failed)?;
+        tcp.write_all(upgrade::connect_request(&self.target.server.to_string()).as_bytes()).map_err(failed)?;
+        let (mut answer, mut length) = ([0; MAX_HEAD], 0);
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+            tcp.set_read_timeout(Some(left)).map_err(failed)?;
+            match tcp.read(&mut answer[length..]).map_err(failed)? {
+                0 => return Err(("it closed the connection".to_owned(), PROXY_HINT)),
+                read => length += read,
+            }
+            match upgrade::parse_proxy_response(&answer[..length]).map_err(|why| (why, PROXY_HINT))? {
+                Some((200..=299, head)) if head == length => return Ok(()),
+                Some((200..=299, _)) => return Err(("it sent more than its answer".to_owned(), PROXY_HINT)),
+                Some((status, _)) => {
+                    return Err((format!("it answered with HTTP status {status}"), proxy_hint(status)));
+                }
+                None => {}
+            }
+        }
     }
 
     fn open_tls(&self, tcp: TcpStream) -> Result<(Channel, Vec<u8>), (String, &'static str)> {
@@ -258,6 +294,14 @@ fn session(host: &TlsHost, certificate: Option<[u8; 32]>) -> Result<ClientConnec
     ClientConnection::new(Arc::new(config), name).map_err(|error| error.to_string())
 }
 
+fn proxy_hint(status: u16) -> &'static str {
+    match status {
+        407 => "it wants a name and a password, which MPT does not send: is there a proxy without?",
+        400..=499 => "it permits no connection to this host and port; many permit port 443 alone",
+        _ => "it does not reach the server: is the tunnel with [tls] up there, and its TCP port open?",
+    }
+}
+
 fn describe(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::TimedOut => format!("no answer within {} s", HANDSHAKE_TIMEOUT.as_secs()),
@@ -280,6 +324,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time after which unacknowledged bytes end a connection.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
 const TCP_HINT: &str = "is the tunnel with [tls] up there, and its TCP port open?";
+const PROXY_HINT: &str = "is tls_proxy right, and an HTTP proxy running there?";
 const TLS_HINT: &str = "does the server run [tls] of MPT, or a web server with TLS 1.3 before it? does its certificate \
      have the fingerprint of tls_certificate?";
 const HTTP_HINT: &str = "is the path in tls that of [tls] at the server?";

@@ -239,8 +239,13 @@ mod tests {
             let local = UdpSocket::bind("127.0.0.1:0").unwrap();
             local.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
             let certificate = identity.fingerprint();
-            let server =
-                TlsServer { host: TlsHost::Address(at.ip()), port: at.port(), path: "/".to_owned(), certificate };
+            let server = TlsServer {
+                host: TlsHost::Address(at.ip()),
+                port: at.port(),
+                path: "/".to_owned(),
+                certificate,
+                proxy: None,
+            };
             let target = TlsTarget { server, interface: None, mark: None };
             let client = TlsClient::start(target, local.local_addr().unwrap()).unwrap();
             client.connect(no_lookup());

@@ -73,6 +73,25 @@ pub fn parse_response(head: &[u8], key: &str) -> Head<()> {
     }
 }
 
+/// Returns the request to a proxy for a connection to `server`, a host with its port (RFC 9110 section 9.3.6).
+pub fn connect_request(server: &str) -> String {
+    format!("CONNECT {server} HTTP/1.1\r\nHost: {server}\r\n\r\n")
+}
+
+/// Parses the answer of a proxy: the status, and the length of the head. `None` if it is not complete.
+///
+/// # Errors
+/// It is no HTTP.
+pub fn parse_proxy_response(head: &[u8]) -> Result<Option<(u16, usize)>, String> {
+    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
+    let mut response = httparse::Response::new(&mut fields);
+    match response.parse(head) {
+        Ok(httparse::Status::Complete(length)) => Ok(Some((response.code.unwrap_or_default(), length))),
+        Ok(httparse::Status::Partial) => Ok(None),
+        Err(error) => Err(format!("no HTTP: {error}")),
+    }
+}
+
 /// The answer to every other request, as that of a server without pages.
 pub const NOT_FOUND: &str = "HTTP/1.1 404 Not Found\r\nContent-Type: text/plain\r\nContent-Length: 10\r\n\
      Connection: close\r\n\r\nNot Found\n";
@@ -121,6 +140,15 @@ mod tests {
         assert_eq!(parse_response(&response.as_bytes()[..40], &key), Head::Partial);
         assert!(matches!(parse_response(response.as_bytes(), "other"), Head::Other(_)));
         assert_eq!(parse_response(NOT_FOUND.as_bytes(), &key), Head::Other("HTTP status 404".to_owned()));
+    }
+
+    #[test]
+    fn the_answer_of_a_proxy_is_its_status_and_its_length() {
+        assert_eq!(connect_request("[2001:db8::7]:443").lines().next(), Some("CONNECT [2001:db8::7]:443 HTTP/1.1"));
+        let answer = b"HTTP/1.1 200 Connection established\r\nVia: x\r\n\r\n";
+        assert_eq!(parse_proxy_response(answer), Ok(Some((200, answer.len()))));
+        assert_eq!(parse_proxy_response(&answer[..answer.len() - 1]), Ok(None));
+        assert!(parse_proxy_response(b"SSH-2.0-OpenSSH_9.2\r\n").is_err());
     }
 
     #[test]
