@@ -163,9 +163,9 @@ impl EnrolmentRefusal {
         }
     }
 
-    /// Returns true if the site may discard its key: no later answer can be another one for this key.
+    /// Returns true if the site may discard its key: it is in no registry, and a later request has the same answer.
     pub fn is_final(self) -> bool {
-        !matches!(self, Self::RegistryAway | Self::SourceAway)
+        !matches!(self, Self::NoServers | Self::RegistryAway | Self::SourceAway | Self::SourceOld)
     }
 }
 
