@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::Failure;
-use crate::etcd::{Change, Error, EtcdClient, Item};
+use crate::etcd::{Change, Condition, Error, EtcdClient, Item};
 use crate::registry::{Key, Peer, Place, Prefix, Server, ServerId};
 
 /// The registry of a cluster.
@@ -54,9 +54,17 @@ impl Registry {
     /// # Errors
     /// Its key, its name or one of its networks is in use; etcd does not answer.
     pub async fn add(&self, key: &Key, peer: &Peer) -> Result<(), Failure> {
-        check_new(&self.peers().await?, Some(key), peer).map_err(|(_, failure)| failure)?;
+        let folder = format!("{}peers/", self.prefix.as_str());
+        let (revision, items) = self.etcd.get_all(&folder).await.map_err(|error| away(&error))?;
+        check_new(&self.peers_of(&items), Some(key), peer).map_err(|(_, failure)| failure)?;
         let value = serde_json::to_vec(peer).map_err(|error| Failure::new(error.to_string(), "report this"))?;
-        self.write(&Place::Peer(key.clone()), 0, Some(&value)).await
+        let place = self.prefix.key(&Place::Peer(key.clone()));
+        // Another new peer may have the same name or network.
+        let if_all = [Condition::Is(&place, 0), Condition::IsQuiet(&folder, revision)];
+        match self.etcd.put_all(&if_all, &[(&place, &value, 0)]).await.map_err(|error| away(&error))? {
+            true => Ok(()),
+            false => Err(Failure::new("another peer was changed at the same time", "try again")),
+        }
     }
 
     /// Marks a peer as revoked: its sessions end, and no server admits it.

@@ -1,5 +1,5 @@
-//! Invitations: an administrator makes a line for a site, which `mpt join` presents to a server. The registry has the hash
-//! of its token, and what the site gets.
+//! Invitations: an administrator makes a line for a site, which `mpt join` presents to a server. The registry has the
+//! hash of its token, and what the site gets.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Sites that join with an invitation, as the enrolment of a tunnel asks for them.
+//! Sites that join with an invitation, by the questions of the enrolment of a tunnel.
 
 use std::sync::Barrier;
 use std::thread;
@@ -32,7 +32,7 @@ fn invite(fleet: &Fleet, name: &str, network: &str, more: &[&str]) -> String {
     hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Asks about a site, as `mpt enroll` does.
+/// Sends a question about a site, as `mpt enroll` does.
 fn join(fleet: &Fleet, token: &str, key: &str) -> Value {
     let mut connection = Tunnel::connect(fleet.socket());
     connection.send(&json!({"join": 1, "token": token, "key": key}).to_string());

@@ -1,5 +1,5 @@
-//! Sites of a server whose peers come from another program, such as `mpt-fleet`: it decides about each request, over the
-//! socket of the peer source. `docs/peer-source.md` has the message.
+//! Sites of a server whose peers come from another program, such as `mpt-fleet`: it decides about each request, over
+//! the socket of the peer source. `docs/peer-source.md` has the message.
 
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -59,7 +59,7 @@ impl FleetAdmission {
         Ok(Some(Self { socket: source.socket.value.clone(), mtu, server }))
     }
 
-    /// Asks the source about a site.
+    /// Returns the decision of the source about a site.
     pub fn admit(&self, token: &Token, site: &PublicKey) -> Decision {
         let path = self.socket.display();
         match ask(&self.socket, token, site) {

@@ -150,7 +150,7 @@ fn request(line: &EnrolmentLine, own: &KeyPair) -> Result<EnrolmentAnswer, Failu
         (true, _) => "the line is not of this server, or damaged: copy it again".to_owned(),
         (false, false) => "do the name servers in /etc/resolv.conf know the name? dig NAME".to_owned(),
         (false, true) => format!(
-            "on the server, TCP port {port} must be open and mpt enroll running, which ends when no line is valid: mpt peer add"
+            "on the server, TCP port {port} must be open and mpt enroll running, which ends when no line is valid: mpt peer add; in a fleet, systemctl start mpt-enroll@NAME"
         ),
     };
     Err(Failure::new(format!("no answer of the server: {}", failures.join("; "))).hint(hint))
