@@ -1,6 +1,6 @@
-//! Sites that join with an invitation: the enrolment of the tunnel sends a question on a connection of its own, one line,
-//! and gets one line: `docs/peer-source.md`. One transaction enters the site in the registry and marks the invitation as
-//! used.
+//! Sites that join with an invitation. The enrolment of the tunnel sends a question on a connection of its own, one
+//! line, and gets one line: `docs/peer-source.md`. One transaction enters the site in the registry and marks the
+//! invitation as used.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
