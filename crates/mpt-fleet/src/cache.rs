@@ -81,6 +81,8 @@ impl Cache {
                 };
                 CacheChange::Other
             }
+            // Who joins or invites reads them from etcd.
+            Place::Invitation(_) => CacheChange::Other,
         }
     }
 

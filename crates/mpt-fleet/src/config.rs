@@ -1,10 +1,11 @@
 //! The configuration file, `/etc/mpt/fleet.toml`.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ipnet::IpNet;
 use serde::Deserialize;
 
 use crate::Failure;
@@ -29,6 +30,19 @@ pub struct Config {
     /// HTTP for administrators and Prometheus.
     #[serde(default)]
     pub api: Api,
+    /// For sites that are invited here.
+    #[serde(default)]
+    pub sites: Sites,
+}
+
+/// For sites that are invited by a command with this file.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sites {
+    /// Prefixes that they reach through the tunnel.
+    pub routes: Vec<IpNet>,
+    /// Name servers that are offered to them.
+    pub dns: Vec<IpAddr>,
 }
 
 /// The registry.
@@ -97,6 +111,10 @@ impl Config {
         }
         if self.etcd.certificate.is_some() != self.etcd.key.is_some() {
             return Err(("etcd.certificate and etcd.key belong together".into(), "set both, or none"));
+        }
+        // An answer to a site has 4 KiB.
+        if self.sites.routes.len() > 16 || self.sites.dns.len() > 4 {
+            return Err(("sites: 16 routes and 4 name servers are the most".into(), "use shorter prefixes"));
         }
         Ok(())
     }
@@ -174,6 +192,7 @@ mod tests {
             (GOOD.replace("north", "a/b"), "cluster = \"a/b\" is no name"),
             (format!("{GOOD}lease = 1\n"), "etcd.lease = 1 is out of range"),
             (format!("{GOOD}key = \"k\"\n"), "etcd.certificate and etcd.key belong together"),
+            (format!("{GOOD}[sites]\ndns = {:?}\n", ["192.0.2.1"; 5]), "sites: 16 routes and 4 name servers"),
             (format!("{GOOD}[api]\ntokens = [\"abc\"]\n"), "fleet.toml:6: \"abc\" is no hash of a token"),
         ] {
             let error = load(&text).unwrap_err();

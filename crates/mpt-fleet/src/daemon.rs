@@ -4,14 +4,17 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::unix::OwnedReadHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tracing::warn;
 
 use crate::Failure;
+use crate::join::{JoinRequest, Joins};
 use crate::owners::timestamp;
 use crate::registry::Key;
 
@@ -26,6 +29,8 @@ pub enum Message {
         server_id: u64,
         /// Its public key.
         public_key: Key,
+        /// Its public key for sites that join.
+        enrolment_key: Option<Key>,
     },
     /// A peer has a session, or makes another use of it.
     Up {
@@ -73,6 +78,7 @@ impl Message {
                 version,
                 server_id: value["server_id"].as_u64()?,
                 public_key: key("public_key")?,
+                enrolment_key: key("enrolment_key"),
             });
         }
         if let Some(number) = value["ask"].as_u64() {
@@ -133,8 +139,9 @@ pub fn bind(path: &Path) -> Result<UnixListener, Failure> {
     })
 }
 
-/// Accepts connections, and reports what they send.
-pub async fn serve(listener: UnixListener, events: mpsc::Sender<Event>) {
+/// Accepts connections, and reports what they send. A connection whose first line is about a site that joins is not
+/// that of the tunnel.
+pub async fn serve(listener: UnixListener, events: mpsc::Sender<Event>, joins: Arc<Joins>) {
     for number in 1.. {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -144,12 +151,19 @@ pub async fn serve(listener: UnixListener, events: mpsc::Sender<Event>) {
                 continue;
             }
         };
-        tokio::spawn(connection(number, stream, events.clone()));
+        tokio::spawn(connection(number, stream, events.clone(), Arc::clone(&joins)));
     }
 }
 
-async fn connection(number: u64, stream: UnixStream, events: mpsc::Sender<Event>) {
+async fn connection(number: u64, stream: UnixStream, events: mpsc::Sender<Event>, joins: Arc<Joins>) {
     let (read, mut write) = stream.into_split();
+    let mut reader = BufReader::new(read);
+    let Ok(Some(first)) = next_line(&mut reader).await else { return };
+    if let Some(request) = JoinRequest::parse(&first) {
+        let answer = joins.answer(request).await;
+        let _ = write.write_all(format!("{answer}\n").as_bytes()).await;
+        return;
+    }
     let (sender, mut lines) = mpsc::channel::<String>(LINES);
     if events.send(Event::Connected(number, sender)).await.is_err() {
         return;
@@ -162,23 +176,19 @@ async fn connection(number: u64, stream: UnixStream, events: mpsc::Sender<Event>
     };
     tokio::select! {
         _ = writer => {}
-        _ = read_lines(number, BufReader::new(read), &events) => {}
+        _ = read_lines(number, first, reader, &events) => {}
     }
     let _ = events.send(Event::Closed(number)).await;
 }
 
 async fn read_lines(
     number: u64,
-    mut reader: BufReader<tokio::net::unix::OwnedReadHalf>,
+    first: Vec<u8>,
+    mut reader: BufReader<OwnedReadHalf>,
     events: &mpsc::Sender<Event>,
 ) -> io::Result<()> {
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        (&mut reader).take(MAX_LINE).read_until(b'\n', &mut line).await?;
-        if line.pop() != Some(b'\n') {
-            return Ok(());
-        }
+    let mut next = Some(first);
+    while let Some(line) = next {
         let event = match Message::parse(&line) {
             Some(message) => Event::Message(number, message),
             None => Event::Nonsense(number),
@@ -186,7 +196,16 @@ async fn read_lines(
         if events.send(event).await.is_err() {
             return Ok(());
         }
+        next = next_line(&mut reader).await?;
     }
+    Ok(())
+}
+
+/// Returns the next line; `None` at the end, or if it is too long.
+async fn next_line(reader: &mut BufReader<OwnedReadHalf>) -> io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    reader.take(MAX_LINE).read_until(b'\n', &mut line).await?;
+    Ok((line.pop() == Some(b'\n')).then_some(line))
 }
 
 /// The longest line.
@@ -208,7 +227,12 @@ mod tests {
     fn each_message_of_the_page_is_read_and_unknown_members_are_ignored() {
         let key: Key = KEY.parse().unwrap();
         let hello = parse(r#"{"hello": 1, "server_id": 3, "public_key": "KEY", "colour": "red"}"#);
-        assert_eq!(hello, Some(Message::Hello { version: 1, server_id: 3, public_key: key.clone() }));
+        let (version, server_id, public_key) = (1, 3, key.clone());
+        let expected = Message::Hello { version, server_id, public_key: public_key.clone(), enrolment_key: None };
+        assert_eq!(hello, Some(expected));
+        let hello = parse(r#"{"hello": 1, "server_id": 3, "public_key": "KEY", "enrolment_key": "KEY"}"#);
+        let enrolment_key = Some(key.clone());
+        assert_eq!(hello, Some(Message::Hello { version, server_id, public_key, enrolment_key }));
         let up = parse(r#"{"event":"up","key":"KEY","name":"n","timestamp":"4000000000000000000000ff","role":"use"}"#);
         let timestamp = (0x40 << 88) + 0xff;
         assert_eq!(up, Some(Message::Up { key: key.clone(), timestamp, in_use: true }));

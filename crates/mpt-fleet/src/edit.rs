@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::Failure;
-use crate::etcd::{Change, Error, EtcdClient, Item};
+use crate::etcd::{Change, Condition, Error, EtcdClient, Item};
 use crate::registry::{Key, Peer, Place, Prefix, Server, ServerId};
 
 /// The registry of a cluster.
@@ -20,14 +20,16 @@ impl Registry {
     /// # Errors
     /// etcd does not answer.
     pub async fn peers(&self) -> Result<BTreeMap<Key, Peer>, Failure> {
-        let items = self.below("peers/").await?;
-        Ok(items
-            .iter()
-            .filter_map(|item| match self.prefix.place(&item.key)? {
-                Place::Peer(key) => Some((key, read(item)?)),
-                _ => None,
-            })
-            .collect())
+        Ok(self.peers_of(&self.below("peers/").await?))
+    }
+
+    /// Returns the peers of these records; those that cannot be read are left out.
+    pub fn peers_of(&self, items: &[Item]) -> BTreeMap<Key, Peer> {
+        let peer = |item: &Item| match self.prefix.place(&item.key)? {
+            Place::Peer(key) => Some((key, read(item)?)),
+            _ => None,
+        };
+        items.iter().filter_map(peer).collect()
     }
 
     /// Returns the servers, and whether each drains.
@@ -52,22 +54,17 @@ impl Registry {
     /// # Errors
     /// Its key, its name or one of its networks is in use; etcd does not answer.
     pub async fn add(&self, key: &Key, peer: &Peer) -> Result<(), Failure> {
-        for (other, present) in self.peers().await? {
-            if other == *key {
-                let state = if present.revoked { "is revoked" } else { "exists" };
-                let hint = "mpt-fleet peer delete KEY, then add it again";
-                return Err(Failure::new(format!("the peer {key} {state}, with the name {}", present.name), hint));
-            }
-            if present.name == peer.name {
-                return Err(Failure::new(format!("the name {} is that of the peer {other}", peer.name), "use another"));
-            }
-            if let Some(network) = peer.networks.iter().find(|network| present.networks.contains(network)) {
-                let what = format!("the network {network} belongs to the peer {}", present.name);
-                return Err(Failure::new(what, "each network belongs to one peer"));
-            }
-        }
+        let folder = format!("{}peers/", self.prefix.as_str());
+        let (revision, items) = self.etcd.get_all(&folder).await.map_err(|error| away(&error))?;
+        check_new(&self.peers_of(&items), Some(key), peer).map_err(|(_, failure)| failure)?;
         let value = serde_json::to_vec(peer).map_err(|error| Failure::new(error.to_string(), "report this"))?;
-        self.write(&Place::Peer(key.clone()), 0, Some(&value)).await
+        let place = self.prefix.key(&Place::Peer(key.clone()));
+        // Another new peer may have the same name or network.
+        let if_all = [Condition::Is(&place, 0), Condition::IsQuiet(&folder, revision)];
+        match self.etcd.put_all(&if_all, &[(&place, &value, 0)]).await.map_err(|error| away(&error))? {
+            true => Ok(()),
+            false => Err(Failure::new("another peer was changed at the same time", "try again")),
+        }
     }
 
     /// Marks a peer as revoked: its sessions end, and no server admits it.
@@ -118,7 +115,11 @@ impl Registry {
         found.ok_or_else(|| Failure::new(format!("there is no peer {key}"), hint))
     }
 
-    async fn below(&self, folder: &str) -> Result<Vec<Item>, Failure> {
+    /// Returns all records in a folder.
+    ///
+    /// # Errors
+    /// etcd does not answer.
+    pub async fn below(&self, folder: &str) -> Result<Vec<Item>, Failure> {
         let prefix = format!("{}{folder}", self.prefix.as_str());
         Ok(self.etcd.get_all(&prefix).await.map_err(|error| away(&error))?.1)
     }
@@ -133,10 +134,45 @@ impl Registry {
     }
 }
 
-fn read<T: serde::de::DeserializeOwned>(item: &Item) -> Option<T> {
+/// The part of a new peer that another one has already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// Its key.
+    Key,
+    /// Its name, or one of its networks.
+    Site,
+}
+
+/// Fails if a peer has the key, the name or a network of a new one.
+///
+/// # Errors
+/// It has.
+pub fn check_new(peers: &BTreeMap<Key, Peer>, key: Option<&Key>, peer: &Peer) -> Result<(), (Taken, Failure)> {
+    for (other, present) in peers {
+        if Some(other) == key {
+            let state = if present.revoked { "is revoked" } else { "exists" };
+            let hint = "mpt-fleet peer delete KEY, then add it again";
+            let what = format!("the peer {other} {state}, with the name {}", present.name);
+            return Err((Taken::Key, Failure::new(what, hint)));
+        }
+        if present.name == peer.name {
+            let what = format!("the name {} is that of the peer {other}", peer.name);
+            return Err((Taken::Site, Failure::new(what, "use another")));
+        }
+        if let Some(network) = peer.networks.iter().find(|network| present.networks.contains(network)) {
+            let what = format!("the network {network} belongs to the peer {}", present.name);
+            return Err((Taken::Site, Failure::new(what, "each network belongs to one peer")));
+        }
+    }
+    Ok(())
+}
+
+/// Reads a record.
+pub fn read<T: serde::de::DeserializeOwned>(item: &Item) -> Option<T> {
     serde_json::from_slice(item.value.as_deref()?).ok()
 }
 
-fn away(error: &Error) -> Failure {
+/// Makes a failure of an error of etcd.
+pub fn away(error: &Error) -> Failure {
     Failure::new(error.to_string(), "is etcd.endpoints in fleet.toml right, and does etcd run there?")
 }

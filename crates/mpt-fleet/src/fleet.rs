@@ -149,7 +149,9 @@ impl Fleet {
 
     fn handle_message(&mut self, connection: u64, message: Message) {
         match message {
-            Message::Hello { version, server_id, public_key } => self.greet(version, server_id, public_key),
+            Message::Hello { version, server_id, public_key, enrolment_key } => {
+                self.greet(version, server_id, public_key, enrolment_key);
+            }
             _ if !self.tunnel.has_greeted => self.note_nonsense(),
             Message::Up { key, timestamp, in_use } => {
                 self.tunnel.sessions.insert(key.clone(), ReportedSession { in_use, connection });
@@ -167,7 +169,7 @@ impl Fleet {
         }
     }
 
-    fn greet(&mut self, version: u64, server_id: u64, public_key: Key) {
+    fn greet(&mut self, version: u64, server_id: u64, public_key: Key, enrolment_key: Option<Key>) {
         let expected = self.config.server_id;
         if version != 1 || server_id != u64::from(expected.get()) {
             error!(
@@ -179,7 +181,9 @@ impl Fleet {
         }
         info!("the tunnel is connected, with the public key {public_key}");
         self.tunnel.has_greeted = true;
-        self.server.send_modify(|server| server.public_key = Some(public_key));
+        self.server.send_modify(|server| {
+            (server.public_key, server.enrolment_key) = (Some(public_key), enrolment_key);
+        });
         // A drain ends with the connection.
         if self.is_draining() {
             self.send_drain();
@@ -340,7 +344,7 @@ impl Fleet {
     fn disconnect(&mut self) {
         (self.tunnel.connection, self.tunnel.has_greeted, self.tunnel.ticks) = (None, false, 0);
         self.questions.clear();
-        self.server.send_modify(|server| server.public_key = None);
+        self.server.send_modify(|server| (server.public_key, server.enrolment_key) = (None, None));
     }
 
     fn metrics(&self) -> String {

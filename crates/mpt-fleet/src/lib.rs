@@ -7,6 +7,7 @@
 //! It runs beside each server and answers its peer source (`docs/peer-source.md`). One task, [`fleet`], has all state
 //! and decides; the others read and write: [`daemon`] the socket of the server, [`etcd`] the registry, [`api`] HTTP.
 //! [`registry`] has the records, [`cache`] a copy of them, and [`owners`] decides which server a site belongs to.
+//! [`invitation`] makes lines for sites, and [`join`] admits who presents one.
 
 pub mod api;
 pub mod cache;
@@ -15,6 +16,8 @@ pub mod daemon;
 pub mod edit;
 pub mod etcd;
 pub mod fleet;
+pub mod invitation;
+pub mod join;
 pub mod lease;
 pub mod metrics;
 pub mod owners;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base64ct::{Base64UrlUnpadded, Encoding as _};
@@ -12,16 +13,18 @@ use clap::{Parser, Subcommand};
 use ipnet::IpNet;
 use mpt_fleet::Failure;
 use mpt_fleet::api::{self, ApiServer};
-use mpt_fleet::config::{Config, DEFAULT_FILE};
+use mpt_fleet::config::{Config, DEFAULT_FILE, Sites};
 use mpt_fleet::daemon;
 use mpt_fleet::edit::Registry;
 use mpt_fleet::etcd::{EtcdClient, follow};
 use mpt_fleet::fleet::{Fleet, Inputs};
+use mpt_fleet::invitation::{Invitation, lifetime};
+use mpt_fleet::join::{self, Joins, now};
 use mpt_fleet::lease::{self, Registration};
 use mpt_fleet::registry::{Key, Load, Name, Peer, Prefix, Server, ServerId};
 use nix::sys::stat::{Mode, umask};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 /// Peers of many MPT servers from one registry in etcd
 #[derive(Parser)]
@@ -44,6 +47,29 @@ enum Command {
     /// Servers of the registry
     #[command(subcommand)]
     Server(ServerCommand),
+    /// Make a line with which a site joins by itself: mpt join LINE
+    Invite {
+        /// The name of the site
+        #[arg(long)]
+        name: Name,
+        /// A network of the site inside the tunnel; repeat for more
+        #[arg(long = "network", required = true)]
+        networks: Vec<IpNet>,
+        /// A server that may admit it; repeat for more, leave out for all
+        #[arg(long = "server")]
+        servers: Option<Vec<ServerId>>,
+        /// The server at which it joins, and which it prefers; default: that of this host
+        #[arg(long, value_name = "ID")]
+        at: Option<ServerId>,
+        /// The time for which the line is valid
+        #[arg(long, value_name = "TIME", default_value = "1h", value_parser = lifetime)]
+        expires: Duration,
+    },
+    /// Make the line for a site void
+    Uninvite {
+        /// The name of the site
+        name: Name,
+    },
     /// Make the sites of a server move to others
     Drain {
         /// The server
@@ -127,7 +153,27 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         }
         Command::Peer(PeerCommand::Revoke { key }) => registry.revoke(&key).await,
         Command::Peer(PeerCommand::Delete { key }) => registry.delete(&key).await,
+        Command::Invite { name, networks, servers, at, expires } => {
+            let Sites { routes, dns } = config.sites;
+            if routes.is_empty() {
+                eprintln!(
+                    "warning: the site reaches nothing through the tunnel without mpt join --default-route\n  \
+                     hint: [sites] with routes = [\"10.88.0.0/24\"] in {}",
+                    cli.config.display()
+                );
+            }
+            let peer = Peer { name, networks, servers, revoked: false };
+            let invitation = Invitation { peer, expires: now() + expires.as_secs(), routes, dns, used: None };
+            let line = registry.invite(&invitation, at.unwrap_or(config.server_id)).await?;
+            println!("mpt join {line}");
+            Ok(())
+        }
+        Command::Uninvite { name } => registry.uninvite(&name).await,
         Command::Peer(PeerCommand::List) => {
+            for (_, Invitation { peer, expires, .. }) in registry.open_invitations().await? {
+                let left = expires.saturating_sub(now()).div_ceil(60);
+                eprintln!("{}: has not joined; its line is valid for {left} min", peer.name);
+            }
             for (key, peer) in registry.peers().await? {
                 let networks: Vec<_> = peer.networks.iter().map(IpNet::to_string).collect();
                 println!("{key} {} {}{}", peer.name, networks.join(","), if peer.revoked { " revoked" } else { "" });
@@ -161,11 +207,17 @@ async fn serve(config: Config, etcd: Arc<EtcdClient>, registry: Registry) -> Res
     let record = Server {
         addresses: config.addresses.clone(),
         public_key: None,
+        enrolment_key: None,
         load: Load::default(),
         instance: lease::instance(),
     };
     let (server, server_receiver) = watch::channel(record);
-    tokio::spawn(daemon::serve(socket, events));
+    let joins = Joins {
+        registry: Registry { etcd: Arc::clone(&etcd), prefix: registry.prefix.clone() },
+        server: config.server_id,
+        slots: Semaphore::new(join::MAX_AT_A_TIME),
+    };
+    tokio::spawn(daemon::serve(socket, events, Arc::new(joins)));
     tokio::spawn(follow::follow(
         Arc::clone(&etcd),
         registry.prefix.as_str().to_owned(),

@@ -41,6 +41,9 @@ pub struct Server {
     /// Its public key; absent while the tunnel is not connected.
     #[serde(default)]
     pub public_key: Option<Key>,
+    /// The public key for sites that join; absent with the other one, and of a tunnel that has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enrolment_key: Option<Key>,
     /// Its load.
     #[serde(default)]
     pub load: Load,
@@ -137,6 +140,8 @@ pub enum Place {
     Owner(Key),
     /// A server that drains.
     Drain(ServerId),
+    /// An invitation, by the hash of its token in hexadecimal.
+    Invitation(String),
 }
 
 impl Prefix {
@@ -158,6 +163,7 @@ impl Prefix {
             Place::Server(id) => format!("{prefix}servers/{id}"),
             Place::Owner(key) => format!("{prefix}owners/{key}"),
             Place::Drain(id) => format!("{prefix}drains/{id}"),
+            Place::Invitation(hash) => format!("{prefix}invitations/{hash}"),
         }
     }
 
@@ -169,9 +175,15 @@ impl Prefix {
             "owners" => rest.parse().ok().map(Place::Owner),
             "servers" => rest.parse().ok().map(Place::Server),
             "drains" => rest.parse().ok().map(Place::Drain),
+            "invitations" => is_hash(rest).then(|| Place::Invitation(rest.to_owned())),
             _ => None,
         }
     }
+}
+
+/// Returns true for 32 bytes in hexadecimal, in lower case.
+pub fn is_hash(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 #[cfg(test)]
@@ -185,10 +197,13 @@ mod tests {
         let prefix = Prefix::new("north");
         let server = ServerId::new(3).unwrap();
         let key: Key = KEY.parse().unwrap();
-        for place in [Place::Peer(key.clone()), Place::Owner(key), Place::Server(server), Place::Drain(server)] {
+        let (invitation, owner) = (Place::Invitation("0a".repeat(32)), Place::Owner(key.clone()));
+        for place in [Place::Peer(key), owner, Place::Server(server), Place::Drain(server), invitation] {
             assert_eq!(prefix.place(&prefix.key(&place)), Some(place));
         }
-        for key in ["/mpt/north/peers/abc", "/mpt/north/servers/0", "/mpt/south/servers/1", "/mpt/north/x/1", ""] {
+        for key in
+            ["/mpt/north/peers/abc", "/mpt/north/servers/0", "/mpt/south/servers/1", "/mpt/north/invitations/0A", ""]
+        {
             assert_eq!(prefix.place(key), None, "{key}");
         }
     }

@@ -52,6 +52,15 @@ pub struct Change<'a> {
     pub value: Option<(&'a [u8], u64)>,
 }
 
+/// A condition for several changes together.
+#[derive(Clone, Copy, Debug)]
+pub enum Condition<'a> {
+    /// The value of this key was written at this revision; 0: there is none.
+    Is(&'a str, u64),
+    /// Nothing below this prefix was written after this revision.
+    IsQuiet(&'a str, u64),
+}
+
 /// Part of the answer to a change.
 #[derive(Clone, Debug)]
 pub struct TxnResult {
@@ -121,6 +130,31 @@ impl EtcdClient {
         let answer = self.request("/v3/kv/txn", request).await?;
         let found = items(&answer["responses"][0]["response_range"]["kvs"]).next();
         Ok(TxnResult { is_made: answer["succeeded"] == true, revision: revision(&answer), found })
+    }
+
+    /// Writes values, each with its key and its lease, all or none. Returns false if a condition is not met.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn put_all(&self, if_all: &[Condition<'_>], values: &[(&str, &[u8], u64)]) -> Result<bool, Error> {
+        let compare = |condition: &Condition<'_>| match *condition {
+            Condition::Is(key, revision) => json!({
+                "key": encode(key), "target": "MOD", "result": "EQUAL", "mod_revision": revision.to_string(),
+            }),
+            Condition::IsQuiet(prefix, revision) => json!({
+                "key": encode(prefix), "range_end": encode(&end_of(prefix)),
+                "target": "MOD", "result": "LESS", "mod_revision": (revision + 1).to_string(),
+            }),
+        };
+        let put = |&(key, value, lease): &(&str, &[u8], u64)| {
+            let value = Base64::encode_string(value);
+            json!({"request_put": {"key": encode(key), "value": value, "lease": lease.to_string()}})
+        };
+        let request = json!({
+            "compare": if_all.iter().map(compare).collect::<Vec<_>>(),
+            "success": values.iter().map(put).collect::<Vec<_>>(),
+        });
+        Ok(self.request("/v3/kv/txn", request).await?["succeeded"] == true)
     }
 
     /// Makes a lease.

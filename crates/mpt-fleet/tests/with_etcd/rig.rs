@@ -165,7 +165,8 @@ impl Fleet {
     /// Connects a tunnel.
     pub fn tunnel(&self) -> Tunnel {
         let mut tunnel = Tunnel::connect(self.socket());
-        tunnel.send(&format!(r#"{{"hello": 1, "server_id": {}, "public_key": "{OTHER}"}}"#, self.id));
+        let keys = format!(r#""public_key": "{OTHER}", "enrolment_key": "{OTHER}""#);
+        tunnel.send(&format!(r#"{{"hello": 1, "server_id": {}, {keys}}}"#, self.id));
         tunnel
     }
 

@@ -11,7 +11,7 @@ use std::time::Instant;
 use std::{fs, io};
 
 /// The servers with their numbers.
-const SERVERS: [(&str, u8); 2] = [("frankfurt", 1), ("amsterdam", 2)];
+const SERVERS: [(&str, u8, &str); 2] = [("frankfurt", 1, "203.0.113.11:4754"), ("amsterdam", 2, "203.0.113.12:4754")];
 const ETCD: &str = "http://10.88.0.1:2379";
 
 fn path(world: &World, name: &str) -> PathBuf {
@@ -41,17 +41,18 @@ fn owner(world: &World) -> Option<u64> {
 }
 
 /// Starts etcd at the router, and at each server `mpt-fleet` and a tunnel without peers.
-fn start(world: &mut World) {
+fn start_servers(world: &mut World, lease: u64) {
     let data = path(world, "etcd").display().to_string();
     let urls = ["--listen-client-urls", ETCD, "--advertise-client-urls", ETCD];
     let peers = ["--data-dir", &data, "--listen-peer-urls", "http://10.88.0.1:2380", "--unsafe-no-fsync"];
     spawn(world, "router", "etcd", &[&urls[..], &peers].concat());
     world.wait_until("etcd", |world| ctl(world, "endpoint health").contains("is healthy"));
     let fleet = program().with_file_name("mpt-fleet").display().to_string();
-    for (server, id) in SERVERS {
+    for (server, id, address) in SERVERS {
         let (file, socket) = (path(world, &format!("fleet-{server}.toml")), path(world, &format!("{server}.sock")));
         let config = format!(
-            "cluster = \"lab\"\nserver_id = {id}\nsocket = {socket:?}\n[etcd]\nendpoints = [\"{ETCD}\"]\nlease = 30\n"
+            "cluster = \"lab\"\nserver_id = {id}\nsocket = {socket:?}\naddresses = [\"{address}\"]\n\
+             [etcd]\nendpoints = [\"{ETCD}\"]\nlease = {lease}\n[sites]\nroutes = [\"10.77.0.0/24\"]\n"
         );
         fs::write(&file, config).expect("a file");
         spawn(world, server, &fleet, &["--config", &file.display().to_string(), "run"]);
@@ -62,11 +63,10 @@ fn start(world: &mut World) {
         let top = config.split("[[peer]]").next().expect("the top");
         world.start_with(server, &format!("{top}peer_source = {socket:?}\n"));
     }
-    world.start_with("site", &World::config("site"));
 }
 
-#[test]
-fn a_site_of_the_registry_belongs_to_the_server_that_it_uses_until_it_is_revoked() {
+/// Builds the world, or reports that the test is skipped. Returns it with the program `mpt-fleet`.
+fn build(test: &str) -> Option<(World, PathBuf)> {
     let fleet = program().with_file_name("mpt-fleet");
     if Command::new("etcdctl").output().is_err() || !fleet.is_file() {
         writeln!(
@@ -75,10 +75,16 @@ fn a_site_of_the_registry_belongs_to_the_server_that_it_uses_until_it_is_revoked
             fleet.display()
         )
         .expect("stderr takes a line");
-        return;
+        return None;
     }
-    let Some(mut world) = World::build("fleet") else { return };
-    start(&mut world);
+    World::build(test).map(|world| (world, fleet))
+}
+
+#[test]
+fn a_site_of_the_registry_belongs_to_the_server_that_it_uses_until_it_is_revoked() {
+    let Some((mut world, fleet)) = build("fleet") else { return };
+    start_servers(&mut world, 30);
+    world.start_with("site", &World::config("site"));
     let file = path(&world, "fleet-amsterdam.toml").display().to_string();
     let site = world.public[0].clone();
     let command = |world: &World, arguments: &[&str]| {
@@ -111,4 +117,55 @@ fn a_site_of_the_registry_belongs_to_the_server_that_it_uses_until_it_is_revoked
         .expect("stderr takes a line");
     world.wait_until("it is refused", |world| world.status("amsterdam")["peer_source"]["refused"].as_u64() > Some(0));
     world.wait_until("nobody owns it", |world| owner(world).is_none());
+}
+
+#[test]
+fn an_invited_site_joins_at_one_server_and_has_both() {
+    let Some((mut world, fleet)) = build("fleet-invite") else { return };
+    start_servers(&mut world, 2);
+    world.wait_until("both servers are registered with their keys", |world| {
+        SERVERS.iter().all(|(_, id, _)| ctl(world, &format!("get /mpt/lab/servers/{id}")).contains("enrolment_key"))
+    });
+    let file = path(&world, "fleet-amsterdam.toml").display().to_string();
+    let mut invite = world.host("amsterdam").command(&fleet.to_string_lossy());
+    let invited = output(invite.args(["--config", &file, "invite", "--name", "farm", "--network", "10.80.5.0/24"]));
+    assert!(invited.status.success(), "{}", text(&invited.stderr));
+    let line = text(&invited.stdout).trim().trim_start_matches("mpt join ").to_owned();
+
+    let log = fs::File::create(path(&world, "enroll.log")).expect("a log");
+    let mut enroll = world.mpt("amsterdam");
+    enroll.args(["enroll", "amsterdam"]).env("MPT_CONFIG_DIR", world.folder.path()).stderr(log);
+    world.routing.push(enroll.spawn().expect("mpt runs"));
+    let log = |world: &World| fs::read_to_string(path(world, "enroll.log")).unwrap_or_default();
+    world.wait_until("the server waits for sites", |world| log(world).contains("waiting for sites"));
+
+    let begun = Instant::now();
+    let join = |world: &World, host: &str| {
+        let [config, enroll] = ["config", "enroll"].map(|folder| path(world, &format!("{folder}-{host}")));
+        output(world.mpt(host).args(["join", &line]).env("MPT_CONFIG_DIR", config).env("MPT_ENROLL_DIR", enroll))
+    };
+    let joined = join(&world, "site");
+    assert!(joined.status.success(), "{}{}", text(&joined.stderr), log(&world));
+    assert_eq!(text(&joined.stdout), "mpt0: 10.80.5.1\n");
+    let config = path(&world, "config-site").join("mpt0.toml");
+    let written = fs::read_to_string(&config).expect("the configuration");
+    let places = [&world.public[2], "203.0.113.12:4754", &world.public[1], "203.0.113.11:4754"]
+        .map(|part| written.find(part).unwrap_or_else(|| panic!("no {part} in {written}")));
+    assert!(places.is_sorted() && written.contains("standby = 1"), "the server of the line is first: {written}");
+
+    let mut up = world.mpt("site");
+    up.arg("up").arg(&config).stderr(fs::File::create(path(&world, "site.log")).expect("a log"));
+    world.routing.push(up.spawn().expect("mpt runs"));
+    world.wait_until("the server answers", |world| {
+        world.sh("site", "ping -c 1 -W 1 10.77.0.12 2>&1").contains(" 0% packet loss")
+    });
+    writeln!(io::stderr(), "from the line to the first answer: {:?}", begun.elapsed()).expect("stderr takes a line");
+    world.wait_until("the other server is on standby", |world| world.uses() == ["active", "standby"]);
+
+    // Another host has the line as well.
+    let refused = join(&world, "internet");
+    let message = text(&refused.stderr);
+    assert!(!refused.status.success() && message.contains("used up") && message.contains("hint: "), "{message}");
+    assert!(!path(&world, "config-internet").join("mpt0.toml").exists());
+    assert!(log(&world).contains("a site was refused"), "{}", log(&world));
 }

@@ -117,7 +117,7 @@ impl World {
         config.lines().map(|line| own(line) + "\n").collect()
     }
 
-    fn mpt(&self, host: &str) -> Command {
+    pub fn mpt(&self, host: &str) -> Command {
         let mut command = self.host(host).command(&program().to_string_lossy());
         command.env("MPT_RUN_DIR", self.folder.path().join(format!("run-{host}")));
         command.env("MPT_STATE_DIR", self.folder.path().join(format!("state-{host}")));

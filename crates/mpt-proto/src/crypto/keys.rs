@@ -35,6 +35,11 @@ impl KeyPair {
         Zeroizing::new(encode(self.secret.as_bytes()))
     }
 
+    /// Returns the secret key, for the derivation of another one.
+    pub(super) fn secret_bytes(&self) -> [u8; 32] {
+        self.secret.to_bytes()
+    }
+
     /// Returns the Diffie-Hellman secret shared with `peer`; all zero for the few public keys of low order.
     pub(super) fn diffie_hellman(&self, peer: &PublicKey) -> Zeroizing<[u8; 32]> {
         Zeroizing::new(self.secret.diffie_hellman(&x25519_dalek::PublicKey::from(peer.0)).to_bytes())

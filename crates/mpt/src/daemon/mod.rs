@@ -49,7 +49,7 @@ mod path_changes;
 mod path_sockets;
 mod path_tests;
 mod peer_addresses;
-mod peer_source;
+pub mod peer_source;
 mod peers;
 mod pending;
 pub(crate) mod policy_routing;

@@ -21,6 +21,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use zeroize::Zeroizing;
 
 use super::answer::{EnrolmentAnswer, EnrolmentRefusal, Joined};
+use super::fleet::FleetAdmission;
 use super::listen::{EnrolmentStart, Ready, TOKEN_AND_KEY_LEN};
 use super::manifest::{Manifest, Step};
 use super::state::{self, Readers, ServerState, StateFolder, cannot};
@@ -32,12 +33,43 @@ use crate::config::model::File;
 use crate::control::{ControlClient, Lock, Request, RunDir};
 use crate::daemon::service::Service;
 
-/// Admits sites until no token is left.
+/// The answer to a request.
+pub type Decision = Result<Joined, Refused>;
+
+/// A refusal, with the text for the log.
+pub struct Refused {
+    pub reason: EnrolmentRefusal,
+    pub log: String,
+}
+
+impl From<EnrolmentRefusal> for Refused {
+    fn from(reason: EnrolmentRefusal) -> Self {
+        Self { reason, log: reason.explain().0.to_owned() }
+    }
+}
+
+/// Admits sites until no token is left, or for ever if the tunnel has a source of peers.
 ///
 /// # Errors
 /// The server is not set up, or the port is in use.
 pub fn run(name: &Name) -> Result<(), Failure> {
     state::require_root("enroll")?;
+    match FleetAdmission::of(name)? {
+        Some(fleet) => run_in_fleet(name, &fleet),
+        None => run_alone(name),
+    }
+}
+
+fn run_in_fleet(name: &Name, fleet: &FleetAdmission) -> Result<(), Failure> {
+    let mut listener = Listener::start(&fleet.server)?;
+    Service::from_env().ready();
+    eprintln!("{name}: waiting for sites that mpt-fleet has invited, on TCP port {}", fleet.server.port);
+    loop {
+        listener.serve(name, |token, site| Ok(fleet.admit(token, site)))?;
+    }
+}
+
+fn run_alone(name: &Name) -> Result<(), Failure> {
     let state = StateFolder::of(name);
     let server = state.server()?;
     let lock = state.file("enroll.lock");
@@ -53,12 +85,14 @@ pub fn run(name: &Name) -> Result<(), Failure> {
         eprintln!("{name}: no site has an unused line; mpt peer add prints one");
         return Ok(());
     }
-    let mut listener = Listener::start(&state, &server)?;
+    // Here, so that the message about a damaged key names the file.
+    state.enrolment_key(&server)?;
+    let mut listener = Listener::start(&server)?;
     service.ready();
     eprintln!("{name}: waiting for sites on TCP port {}", server.port);
     while let Some(end) = last_end(&state)? {
         match wait(&listener, &watch, end) {
-            AdmissionEvent::Request => listener.serve(&state, &server)?,
+            AdmissionEvent::Request => listener.serve(name, |token, site| admit(&state, &server, token, site))?,
             AdmissionEvent::Other => watch.drain(),
         }
     }
@@ -119,10 +153,8 @@ struct Listener {
 }
 
 impl Listener {
-    fn start(state: &StateFolder, server: &ServerState) -> Result<Self, Failure> {
+    fn start(server: &ServerState) -> Result<Self, Failure> {
         let failed = |error: std::io::Error| Failure::new(format!("cannot start the process that listens: {error}"));
-        // Here, so that the message about a damaged key names the file.
-        state.enrolment_key(server)?;
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("mpt").arg("enroll-listen").stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).env_clear();
@@ -142,34 +174,34 @@ impl Listener {
         }
     }
 
-    /// Answers one request.
-    fn serve(&mut self, state: &StateFolder, server: &ServerState) -> Result<(), Failure> {
+    /// Answers one request, for which it waits.
+    fn serve(
+        &mut self,
+        name: &Name,
+        admit: impl Fn(&Token, &PublicKey) -> Result<Decision, Failure>,
+    ) -> Result<(), Failure> {
         let ended = |error| Failure::new(format!("the process that listens has ended: {error}")).hint("start it again");
         let mut request = Zeroizing::new([0; TOKEN_AND_KEY_LEN]);
         self.stream.read_exact(request.as_mut()).map_err(ended)?;
         let (token, site) = request.split_first_chunk::<32>().expect("a request has two halves");
         let site: [u8; 32] = site.try_into().expect("a request has two halves");
-        let answer = self.decide(state, server, &Token::from_bytes(*token), &PublicKey::from_bytes(site));
+        let decision = admit(&Token::from_bytes(*token), &PublicKey::from_bytes(site));
+        let answer = self.note(name, decision);
         let mut answer = serde_json::to_vec(&answer).expect("an answer can be written as JSON");
         answer.push(b'\n');
         self.stream.get_mut().write_all(&answer).map_err(ended)
     }
 
-    fn decide(
-        &mut self,
-        state: &StateFolder,
-        server: &ServerState,
-        token: &Token,
-        site: &PublicKey,
-    ) -> EnrolmentAnswer {
-        match admit(state, server, token, site) {
+    /// Logs a refusal, and returns the answer for the site.
+    fn note(&mut self, name: &Name, decision: Result<Decision, Failure>) -> EnrolmentAnswer {
+        match decision {
             Ok(Ok(joined)) => EnrolmentAnswer::Joined(joined),
-            Ok(Err(refusal)) => {
+            Ok(Err(Refused { reason, log })) => {
                 if self.logged.is_none_or(|at| at.elapsed() >= BETWEEN_LOG_LINES) {
                     self.logged = Some(Instant::now());
-                    eprintln!("{}: a site was refused: {}", state.name, refusal.explain().0);
+                    eprintln!("{name}: a site was refused: {log}");
                 }
-                EnrolmentAnswer::Refused(refusal)
+                EnrolmentAnswer::Refused(reason)
             }
             Err(failure) => {
                 eprintln!("error: a site could not be added; nothing was changed: {failure}");
@@ -189,24 +221,19 @@ impl Drop for Listener {
 
 /// Makes a site a peer, or repeats the answer of an earlier request. The inner error is for the site, the outer one for
 /// the log.
-fn admit(
-    state: &StateFolder,
-    server: &ServerState,
-    token: &Token,
-    site: &PublicKey,
-) -> Result<Result<Joined, EnrolmentRefusal>, Failure> {
+fn admit(state: &StateFolder, server: &ServerState, token: &Token, site: &PublicKey) -> Result<Decision, Failure> {
     let _lock = state.lock()?;
-    let Some(record) = tokens::find(state, token)? else { return Ok(Err(EnrolmentRefusal::Unknown)) };
+    let Some(record) = tokens::find(state, token)? else { return Ok(Err(EnrolmentRefusal::Unknown.into())) };
     let right = match record.right_of(site, tokens::now()) {
         Ok(right) => right,
-        Err(refusal) => return Ok(Err(refusal)),
+        Err(refusal) => return Ok(Err(refusal.into())),
     };
     let file = load(&state.name)?;
     let addresses = match right {
         Right::Repeat(addresses) => addresses,
         Right::Join => match addresses_of_new(&file, &record, site) {
             Ok(addresses) => addresses,
-            Err(refusal) => return Ok(Err(refusal)),
+            Err(refusal) => return Ok(Err(refusal.into())),
         },
     };
     if !state::peer_file(&state.name, &record.peer).exists() {
@@ -218,7 +245,7 @@ fn admit(
     }
     let key = file.identity.as_ref().map(|identity| identity.public().to_string()).unwrap_or_default();
     let mtu = file.mtu.as_ref().and_then(|mtu| u16::try_from(mtu.value).ok());
-    Ok(Ok(Joined { public_key: key, addresses, mtu, dns: server.dns.clone() }))
+    Ok(Ok(Joined { public_key: key, addresses, mtu, dns: server.dns.clone(), fleet: None }))
 }
 
 /// Returns the addresses for a token that is not used. If a peer of that name exists, it must be the same site.

@@ -1,6 +1,5 @@
 //! `mpt join LINE`: makes a key, exchanges the token of the line for a configuration, and starts the tunnel.
 
-use std::fmt::Write as _;
 use std::io::{self, BufRead as _, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::thread;
@@ -9,16 +8,16 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use ipnet::IpNet;
 use mpt_proto::crypto::handshake::enrolment::PendingRequest;
-use mpt_proto::crypto::keys::{KeyPair, PublicKey};
+use mpt_proto::crypto::keys::KeyPair;
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use super::answer::{EnrolmentAnswer, Joined, MAX_LEN};
 use super::host::{self, Systemd};
 use super::manifest::Manifest;
-use super::server::{GATEWAY, check_unused, first_problem, line_unless_default, start_by_hand};
+use super::server::{GATEWAY, check_unused, first_problem, start_by_hand};
 use super::state::{self, Readers, StateFolder};
-use super::{EnrolmentLine, Name, ServerHost, admit, undo};
+use super::{EnrolmentLine, Name, ServerHost, admit, site_config, undo};
 use crate::Failure;
 use crate::config::{self, NAME_SERVER_COUNT, defaults, value_types};
 use crate::control::{ControlClient, RunDir};
@@ -30,16 +29,16 @@ use crate::random;
 #[derive(Debug, Args)]
 pub struct Join {
     /// The line that mpt setup server or mpt peer add printed on the server; "-" reads it from stdin
-    line: String,
+    pub(super) line: String,
     /// Name of the tunnel: its interface, its files, its service
     #[arg(long, default_value = super::NAME)]
-    name: Name,
+    pub(super) name: Name,
     /// Send all traffic to the Internet through the tunnel
     #[arg(long)]
-    default_route: bool,
+    pub(super) default_route: bool,
     /// With --default-route: share the tunnel with the hosts at this interface; repeat it for several
     #[arg(long, value_name = "INTERFACE", requires = "default_route")]
-    share: Vec<String>,
+    pub(super) share: Vec<String>,
 }
 
 /// The key of a site whose request has no answer yet. A repeated request has the same key, so that it gets the same
@@ -70,10 +69,14 @@ pub fn run(join: &Join) -> Result<(), Failure> {
     check_unused(&state)?;
     let key = own_key(&state, &line)?;
     let joined = match request(&line, &key)? {
-        EnrolmentAnswer::Joined(joined) => joined.usable(host::has_ipv6()),
+        EnrolmentAnswer::Joined(joined) => {
+            joined.usable(host::has_ipv6()).with_own_addresses(&host::networks_except(&join.name)?)
+        }
         EnrolmentAnswer::Refused(refusal) => {
             let (what, hint) = refusal.explain();
-            state.remove()?;
+            if refusal.is_final() {
+                state.remove()?;
+            }
             return Err(Failure::new(format!("{what}; nothing was changed")).hint(hint));
         }
     };
@@ -147,7 +150,7 @@ fn request(line: &EnrolmentLine, own: &KeyPair) -> Result<EnrolmentAnswer, Failu
         (true, _) => "the line is not of this server, or damaged: copy it again".to_owned(),
         (false, false) => "do the name servers in /etc/resolv.conf know the name? dig NAME".to_owned(),
         (false, true) => format!(
-            "on the server, TCP port {port} must be open and mpt enroll running, which ends when no line is valid: mpt peer add"
+            "on the server, TCP port {port} must be open and mpt enroll running, which ends when no line is valid: mpt peer add; in a fleet, systemctl start mpt-enroll@NAME"
         ),
     };
     Err(Failure::new(format!("no answer of the server: {}", failures.join("; "))).hint(hint))
@@ -193,20 +196,40 @@ fn read_to_end(stream: &mut TcpStream, deadline: Instant) -> io::Result<Vec<u8>>
 /// network would lead traffic to the Internet or to a name server into the tunnel.
 fn check_networks(join: &Join, joined: &Joined) -> Result<(), Failure> {
     let (taken, name_servers) = (host::networks_except(&join.name)?, host::name_servers());
+    let routes = joined.fleet.as_ref().map_or(&[][..], |fleet| &fleet.routes);
+    for net in joined.addresses.iter().chain(routes).filter(|_| !join.default_route) {
+        let fail = |what: String| {
+            Err(Failure::new(what).hint("--default-route permits that, and sends all traffic to the server"))
+        };
+        if !host::is_private_network(net) {
+            return fail(format!("the server's network {} is not private", net.trunc()));
+        }
+        if let Some(used) = name_servers.iter().find(|used| net.contains(*used)) {
+            return fail(format!("the tunnel's network {} has the name server {used} of this host", net.trunc()));
+        }
+    }
+    if joined.fleet.is_some() {
+        return check_beside(&joined.addresses, if join.default_route { &[] } else { routes }, &taken);
+    }
     for net in &joined.addresses {
-        if !join.default_route && !host::is_private_network(net) {
-            let what = format!("the server's network {} is not private", net.trunc());
-            return Err(Failure::new(what).hint("--default-route permits that, and sends all traffic to the server"));
-        }
-        if let Some(used) = name_servers.iter().find(|used| !join.default_route && net.contains(*used)) {
-            let what = format!("the tunnel's network {} has the name server {used} of this host", net.trunc());
-            return Err(Failure::new(what).hint("--default-route permits that, and sends all traffic to the server"));
-        }
         if let Some(other) = taken.iter().find(|other| host::overlap(net, other)) {
             let what = format!("the tunnel's network {} overlaps with {other}, which this host has", net.trunc());
             return Err(
                 Failure::new(what).hint("on the server: mpt setup undo, then mpt setup server --network PREFIX")
             );
+        }
+    }
+    Ok(())
+}
+
+/// Fails if networks of this host contain a route of a fleet, or an address that may be that of another host there. A
+/// route may contain a network of this host, which has the longer prefix.
+fn check_beside(addresses: &[IpNet], routes: &[IpNet], taken: &[IpNet]) -> Result<(), Failure> {
+    let is_own = |address: &&IpNet| taken.iter().any(|other| other.addr() == address.addr());
+    for net in addresses.iter().filter(|address| !is_own(address)).chain(routes) {
+        if let Some(other) = taken.iter().find(|other| other.contains(net)) {
+            let what = format!("the tunnel's network {} is in {other}, which this host has", net.trunc());
+            return Err(Failure::new(what).hint("mpt-fleet invite with another --network, or other sites.routes"));
         }
     }
     Ok(())
@@ -221,7 +244,7 @@ fn apply(
     systemd: Option<&Systemd>,
 ) -> Result<(), Failure> {
     let (mut manifest, file) = (Manifest::load(state)?, state::config_file(&join.name));
-    let text = config(join, line, key, joined, host::free_port(defaults::PORT));
+    let text = site_config::config(join, line, key, joined, host::free_port(defaults::PORT));
     config::parse(&file, &text)
         .map_err(|problems| first_problem(problems, "the server sent an invalid configuration"))?;
     manifest.folder(&state::config_folder(), Readers::Tunnels)?;
@@ -255,48 +278,11 @@ impl Join {
 
     /// Returns the name servers that are to answer for this host: with all its traffic in the tunnel, queries to others
     /// leave there as well, and may get no answer.
-    fn name_servers(&self, joined: &Joined) -> Vec<IpAddr> {
+    pub(super) fn name_servers(&self, joined: &Joined) -> Vec<IpAddr> {
         let count = if self.default_route { NAME_SERVER_COUNT } else { 0 };
         let has_family = |ip: &&IpAddr| joined.addresses.iter().any(|net| net.addr().is_ipv4() == ip.is_ipv4());
         joined.dns.iter().filter(has_family).take(count).copied().collect()
     }
-}
-
-/// Returns the configuration. Text of the server gets into it as a parsed key, address or number only.
-fn config(join: &Join, line: &EnrolmentLine, key: &KeyPair, joined: &Joined, own_port: u16) -> Zeroizing<String> {
-    // Large enough: growing would leave an unwiped copy of the key behind.
-    let mut text = Zeroizing::new(String::with_capacity(2_048));
-    let (name, secret) = (&join.name, key.secret_base64());
-    let quoted =
-        |items: &mut dyn Iterator<Item = String>| items.map(|item| format!("{item:?}")).collect::<Vec<_>>().join(", ");
-    let written = write!(
-        text,
-        "# By mpt join; mpt setup undo {name} removes it. docs/guide/config.md explains the keys.\n\
-         private_key = {:?}\naddress = [{}]\n",
-        &**secret,
-        quoted(&mut joined.addresses.iter().map(ToString::to_string)),
-    );
-    written.expect("a string takes everything");
-    line_unless_default(&mut text, "interface", format!("\"{name}\""), name.as_str() == defaults::INTERFACE);
-    line_unless_default(&mut text, "port", own_port, own_port == defaults::PORT);
-    if join.default_route {
-        let all = |net: &IpNet| if net.addr().is_ipv4() { "0.0.0.0/0" } else { "::/0" };
-        let routes = quoted(&mut joined.addresses.iter().map(|net| all(net).to_owned()));
-        line_unless_default(&mut text, "routes", format!("[{routes}]"), false);
-    }
-    let dns = quoted(&mut join.name_servers(joined).iter().map(ToString::to_string));
-    line_unless_default(&mut text, "dns", format!("[{dns}]"), dns.is_empty());
-    let share = quoted(&mut join.share.iter().cloned());
-    line_unless_default(&mut text, "share", format!("[{share}]"), share.is_empty());
-    if let Some(mtu) = joined.mtu {
-        line_unless_default(&mut text, "mtu", mtu, false);
-    }
-    // A key that is none becomes a text that the configuration refuses.
-    let public = joined.public_key.parse::<PublicKey>().map(|key| key.to_string()).unwrap_or_default();
-    let servers = quoted(&mut line.hosts.iter().map(ToString::to_string));
-    writeln!(text, "\n[[peer]]\nname = \"server\"\npublic_key = \"{public}\"\nremote = [{servers}]").expect("a string");
-    line_unless_default(&mut text, "port", line.port, line.port == defaults::PORT);
-    text
 }
 
 fn report(join: &Join, joined: &Joined, systemd: Option<&Systemd>) -> Result<(), Failure> {
@@ -349,46 +335,18 @@ const BETWEEN_QUERIES: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
-    fn text(default_route: bool, public_key: &str) -> Zeroizing<String> {
-        let share = if default_route { vec!["lan0".to_owned()] } else { Vec::new() };
-        let join = Join { line: String::new(), name: "home".parse().unwrap(), default_route, share };
-        let token = mpt_proto::crypto::handshake::enrolment::Token::from_bytes([1; 32]);
-        let hosts = ["203.0.113.7", "2001:db8::7", "server.example.org"].map(|host| host.parse().unwrap()).to_vec();
-        let line = EnrolmentLine { hosts, port: 5000, key: PublicKey::from_bytes([2; 32]), token };
-        let joined = Joined {
-            public_key: public_key.to_owned(),
-            addresses: vec!["10.77.0.2/24".parse().unwrap(), "fd77::2/64".parse().unwrap()],
-            mtu: Some(1_300),
-            dns: ["198.51.100.1", "198.51.100.2", "198.51.100.3", "198.51.100.4"]
-                .map(|ip| ip.parse().unwrap())
-                .to_vec(),
+    #[test]
+    fn a_network_of_this_host_may_be_within_a_route_of_a_fleet_and_not_around_it() {
+        let nets = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpNet>>();
+        let check = |address: &str, route: &str| {
+            check_beside(&nets(&[address]), &nets(&[route]), &nets(&["10.80.5.7/24", "192.168.1.2/24"]))
         };
-        config(&join, &line, &KeyPair::generate([3; 32]), &joined, 6_000)
-    }
-
-    #[test]
-    fn the_configuration_of_a_site_is_complete() {
-        let server = KeyPair::generate([4; 32]).public().to_string();
-        let file = config::parse(Path::new("home.toml"), &text(true, &server)).unwrap();
-        assert_eq!((file.interface.as_str(), *file.port, file.routes.len()), ("home", 6_000, 2));
-        assert_eq!((&file.share[..], file.dns.len()), (&["lan0".to_owned()][..], 3));
-        let remotes: Vec<_> =
-            file.peers[0].auto.as_ref().unwrap().remotes.iter().map(|at| at.value.to_string()).collect();
-        assert_eq!(remotes, ["203.0.113.7:5000", "[2001:db8::7]:5000"]);
-        let name = &file.peers[0].auto.as_ref().unwrap().names[0];
-        assert_eq!((name.name.as_str(), name.port), ("server.example.org", 5_000));
-        let alone = config::parse(Path::new("home.toml"), &text(false, &server)).unwrap();
-        assert_eq!((alone.routes.len(), alone.dns.len(), alone.share.len()), (0, 0, 0));
-    }
-
-    #[test]
-    fn text_of_the_server_cannot_add_a_key_to_the_configuration() {
-        let hostile = text(false, "\"\nmasquerade = true\nx = \"");
-        assert!(!hostile.contains("masquerade"), "{}", *hostile);
-        assert!(config::parse(Path::new("home.toml"), &hostile).is_err());
+        check("10.80.5.7/32", "10.0.0.0/8").unwrap();
+        for (address, route) in [("10.80.5.1/32", "10.0.0.0/8"), ("10.80.6.1/32", "192.168.1.0/25")] {
+            let failure = check(address, route).unwrap_err();
+            assert!(failure.what.contains("which this host has") && failure.hint.is_some(), "{failure}");
+        }
     }
 }

@@ -11,6 +11,7 @@
 //! - [`line`](EnrolmentLine) is the text that the site gets, `tokens` what the server keeps of it: a hash, and when it
 //!   expires;
 //! - `listen` reads requests without any rights, `admit` decides about them as root, `pool` finds addresses;
+//! - `fleet` sends a question to the source of peers, where the tunnel has one, and passes its decision on;
 //! - `server` and `join` write configurations, `manifest` records what they created, `undo` removes it;
 //! - `peers` adds, removes and shows peers of a running server;
 //! - `host` is about this host: its addresses, its firewall, its service manager.
@@ -20,6 +21,7 @@
 mod admit;
 mod answer;
 mod firewall;
+mod fleet;
 mod host;
 mod join;
 mod line;
@@ -29,6 +31,7 @@ mod name;
 mod peers;
 mod pool;
 mod server;
+mod site_config;
 mod state;
 mod tokens;
 mod undo;

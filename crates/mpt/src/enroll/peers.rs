@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use mpt_proto::config::Protocol;
 
+use super::fleet::FleetAdmission;
 use super::host::{self, Systemd};
 use super::manifest::{Manifest, Step};
 use super::server::format_lifetime;
@@ -20,6 +21,10 @@ use crate::config::File;
 /// The server is not set up, or the peer exists.
 pub fn add(tunnel: &Name, peer: Option<Name>, lifetime: Duration) -> Result<(), Failure> {
     state::require_root("peer add")?;
+    if FleetAdmission::of(tunnel)?.is_some() {
+        let failure = Failure::new(format!("{tunnel} has a peer_source, which decides who is a peer"));
+        return Err(failure.hint("mpt-fleet invite prints a line for a site"));
+    }
     let state = StateFolder::of(tunnel);
     state.server()?;
     let lock = state.lock()?;

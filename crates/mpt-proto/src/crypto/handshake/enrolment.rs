@@ -101,6 +101,12 @@ impl Request {
     }
 }
 
+/// Returns the enrolment key of a server that keeps none beside its tunnel's key. Who takes it cannot compute that one.
+pub fn key_of_tunnel(tunnel: &KeyPair) -> KeyPair {
+    let secret = Zeroizing::new(tunnel.secret_bytes());
+    KeyPair::generate(Blake2s256::new().chain_update(b"mpt-enrolment-key").chain_update(*secret).finalize().into())
+}
+
 /// Bytes of a token.
 pub const TOKEN_LEN: usize = 32;
 /// Bytes of a request.
@@ -147,6 +153,15 @@ mod tests {
     fn the_hash_of_a_token_is_not_the_token() {
         let [a, b] = [[1; 32], [2; 32]].map(|bytes| Token::from_bytes(bytes).hash());
         assert!(a != b && a != [1; 32]);
+        // mpt-fleet computes it as well, and has the same test.
+        assert_eq!(a[..8], [0xab, 0xa5, 0x87, 0x4b, 0xb4, 0xba, 0x3f, 0xe8]);
+    }
+
+    #[test]
+    fn the_enrolment_key_of_a_tunnel_is_another_key_and_always_the_same() {
+        let [a, b] = pairs();
+        let of = |pair: &KeyPair| *key_of_tunnel(pair).public();
+        assert!(of(&a) == of(&a) && of(&a) != of(&b) && of(&a) != *a.public());
     }
 
     proptest! {

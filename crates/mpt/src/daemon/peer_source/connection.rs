@@ -213,7 +213,11 @@ impl SourceConnection {
     }
 }
 
-fn open(path: &Path) -> io::Result<UnixStream> {
+/// Connects to the source; the stream does not block.
+///
+/// # Errors
+/// The system's error.
+pub fn open(path: &Path) -> io::Result<UnixStream> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let fd: OwnedFd = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
     // A full backlog is an error of a non-blocking socket, not a wait.

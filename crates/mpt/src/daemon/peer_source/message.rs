@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize, Serializer};
 #[serde(untagged)]
 pub enum ToSource<'a> {
     /// The first line of a connection.
-    Hello { hello: u8, server_id: u8, public_key: Text<&'a PublicKey> },
+    Hello { hello: u8, server_id: u8, public_key: Text<&'a PublicKey>, enrolment_key: Text<PublicKey> },
     /// A peer has a working session, or uses it otherwise now.
     Up { event: &'a str, key: Text<&'a PublicKey>, name: &'a str, timestamp: Hex, role: &'a str },
     /// A peer has no working session any more.
@@ -101,8 +101,9 @@ mod tests {
         let key = PublicKey::from_bytes([9; 32]);
         let line = |message: &ToSource<'_>| serde_json::to_string(message).unwrap();
         let base64 = key.to_string();
-        let hello = ToSource::Hello { hello: 1, server_id: 3, public_key: Text(&key) };
-        assert_eq!(line(&hello), format!("{{\"hello\":1,\"server_id\":3,\"public_key\":\"{base64}\"}}"));
+        let hello = ToSource::Hello { hello: 1, server_id: 3, public_key: Text(&key), enrolment_key: Text(key) };
+        let keys = format!("\"public_key\":\"{base64}\",\"enrolment_key\":\"{base64}\"");
+        assert_eq!(line(&hello), format!("{{\"hello\":1,\"server_id\":3,{keys}}}"));
         let timestamp = Hex(Tai64n::from_bytes([0x40, 0, 0, 0, 0x6b, 0x49, 0xd2, 0, 0, 0, 0, 7]));
         let ask = ToSource::Ask { ask: 12, key: Text(&key), timestamp };
         let expected = format!("{{\"ask\":12,\"key\":\"{base64}\",\"timestamp\":\"400000006b49d20000000007\"}}");

@@ -12,7 +12,7 @@
 
 mod admit;
 mod announce;
-mod connection;
+pub mod connection;
 mod log;
 mod message;
 mod peers;
@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 
 use mpt_linux::reactor::Ready;
 use mpt_proto::Availability;
+use mpt_proto::crypto::handshake::enrolment::key_of_tunnel;
 use mpt_proto::crypto::keys::PublicKey;
 use mpt_proto::endpoint::{QUESTION_TIME, UnknownKey};
 use mpt_proto::time::Time;
@@ -180,8 +181,9 @@ impl Daemon {
     fn greet_source(&mut self, now: Time) {
         let Some(source) = &mut self.peer_source else { return };
         let Some(identity) = &self.file.identity else { return };
-        let public_key = Text(identity.public());
-        source.connection.send(&ToSource::Hello { hello: 1, server_id: self.file.server_id, public_key });
+        let (public_key, enrolment_key) = (Text(identity.public()), Text(*key_of_tunnel(identity).public()));
+        let server_id = self.file.server_id;
+        source.connection.send(&ToSource::Hello { hello: 1, server_id, public_key, enrolment_key });
         source.announcements.begin_again();
         source.asked.clear();
         source.drained = false;
