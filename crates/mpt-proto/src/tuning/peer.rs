@@ -146,9 +146,6 @@ pub mod overflow {
     pub const STANDING: Duration = Duration::from_millis(100);
     /// The time over which sent bytes are compared with the available paths' rate.
     pub const WINDOW: Duration = Duration::from_millis(250);
-    /// The sent bytes fit on the available paths if they are less than this share of their rate: estimates exceed the
-    /// rate of a path with jitter.
-    pub const FITTING_SHARE: f64 = 0.9;
     /// A path in start-up is in use if this fraction of its window is in flight.
     pub const IN_USE: u64 = 4;
 }

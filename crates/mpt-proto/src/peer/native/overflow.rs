@@ -18,7 +18,7 @@ use crate::id::PathSet;
 use crate::peer::Common;
 use crate::sched::PathSnapshot;
 use crate::time::{Rate, Time};
-use crate::tuning::peer::overflow::{FITTING_SHARE, IN_USE, MIN_QUEUE, STANDING, WAIT, WAIT_RTT, WINDOW};
+use crate::tuning::peer::overflow::{IN_USE, MIN_QUEUE, STANDING, WAIT, WAIT_RTT, WINDOW};
 
 /// The state that decides if overflow paths may carry data.
 #[derive(Debug, Default)]
@@ -55,7 +55,7 @@ impl Overflow {
         if elapsed < WINDOW {
             return;
         }
-        let fits = sent.saturating_sub(window.sent) < rate.scale(FITTING_SHARE).bytes_in(elapsed);
+        let fits = sent.saturating_sub(window.sent) < rate.bytes_in(elapsed);
         self.window = (is_standing || !fits).then_some(Window { start: now, sent });
     }
 }
