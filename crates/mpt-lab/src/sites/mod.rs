@@ -15,7 +15,7 @@ use crate::error::{Context, LabError, Result};
 use crate::topology::Topology;
 use crowd::Crowd;
 use mpt_proto::crypto::keys::KeyPair;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 use server::SitesServer;
 use source::PeerSource;
 use std::{
@@ -128,7 +128,8 @@ pub fn run(program: &Path, plan: &SitesPlan) -> Result<SitesOutcome> {
 
 /// Each site has a socket.
 fn raise_descriptors(count: usize) -> Result<()> {
-    let needed = count as u64 + 200;
+    // 32 bits on 32-bit ARM.
+    let needed = rlim_t::try_from(count).unwrap_or(rlim_t::MAX).saturating_add(200);
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(std::io::Error::from).context("getrlimit")?;
     if soft >= needed {
         return Ok(());
