@@ -107,8 +107,8 @@ impl HealthChange {
         !self.before.is_alive() && self.after.is_alive()
     }
 
-    /// Returns true if the path is used less than before. Another reason for a demotion does not count: otherwise a path
-    /// whose MTU was just found too small would be probed again at once.
+    /// Returns true if the path is used less than before. Another reason for a demotion does not count: otherwise a
+    /// path whose MTU was just found too small would be probed again at once.
     pub fn reduces_use(&self) -> bool {
         let uses = |health: Health| (health.is_alive(), health.state().is_up());
         uses(self.after) < uses(self.before)
