@@ -127,19 +127,6 @@ impl Ip {
         matches!(bytes.get(self.transport + 20..self.total), Some([] | [1, 1, 8, 10, _, _, _, _, _, _, _, _]))
     }
 
-    /// Returns the blocks that a pure ACK reports as received (SACK, RFC 2018), if it has no other options but
-    /// timestamps, in the usual layout.
-    pub fn sack_blocks<'b>(&self, bytes: &'b [u8]) -> Option<impl Iterator<Item = (u32, u32)> + Clone + use<'b>> {
-        let options = match bytes.get(self.transport + 20..self.total)? {
-            [1, 1, 8, 10, _, _, _, _, _, _, _, _, rest @ ..] | rest => rest,
-        };
-        let [1, 1, 5, len, blocks @ ..] = options else { return None };
-        let number =
-            |block: &[u8], at: usize| u32::from_be_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
-        let is_whole = usize::from(*len) == blocks.len() + 2 && blocks.len() % 8 == 0;
-        is_whole.then(|| blocks.chunks_exact(8).map(move |block| (number(block, 0), number(block, 4))))
-    }
-
     /// Returns the sequence number of a TCP segment, if the packet contains it.
     pub fn sequence(&self, bytes: &[u8]) -> Option<u32> {
         let is_segment = self.protocol == TCP && !self.fragment;
