@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base64ct::{Base64UrlUnpadded, Encoding as _};
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use ipnet::IpNet;
 use mpt_fleet::Failure;
 use mpt_fleet::api::{self, ApiServer};
@@ -49,15 +49,8 @@ enum Command {
     Server(ServerCommand),
     /// Make a line with which a site joins by itself: mpt join LINE
     Invite {
-        /// The name of the site
-        #[arg(long)]
-        name: Name,
-        /// A network of the site inside the tunnel; repeat for more
-        #[arg(long = "network", required = true)]
-        networks: Vec<IpNet>,
-        /// A server that may admit it; repeat for more, leave out for all
-        #[arg(long = "server")]
-        servers: Option<Vec<ServerId>>,
+        #[command(flatten)]
+        site: SiteArguments,
         /// The server at which it joins, and which it prefers; default: that of this host
         #[arg(long, value_name = "ID")]
         at: Option<ServerId>,
@@ -88,15 +81,8 @@ enum PeerCommand {
     Add {
         /// Its public key
         key: Key,
-        /// Its name
-        #[arg(long)]
-        name: Name,
-        /// A network of the site inside the tunnel; repeat for more
-        #[arg(long = "network", required = true)]
-        networks: Vec<IpNet>,
-        /// A server that may admit it; repeat for more, leave out for all
-        #[arg(long = "server")]
-        servers: Option<Vec<ServerId>>,
+        #[command(flatten)]
+        site: SiteArguments,
     },
     /// End the sessions of a site and admit it no more
     Revoke {
@@ -110,6 +96,26 @@ enum PeerCommand {
     },
     /// Show all sites
     List,
+}
+
+/// The record of a new site.
+#[derive(Args)]
+struct SiteArguments {
+    /// The name of the site
+    #[arg(long)]
+    name: Name,
+    /// A network of the site inside the tunnel; repeat for more
+    #[arg(long = "network", required = true)]
+    networks: Vec<IpNet>,
+    /// A server that may admit it; repeat for more, leave out for all
+    #[arg(long = "server")]
+    servers: Option<Vec<ServerId>>,
+}
+
+impl SiteArguments {
+    fn peer(self) -> Peer {
+        Peer { name: self.name, networks: self.networks, servers: self.servers, revoked: false }
+    }
 }
 
 #[derive(Subcommand)]
@@ -148,12 +154,10 @@ async fn run(cli: Cli) -> Result<(), Failure> {
     let registry = Registry { etcd: Arc::clone(&etcd), prefix: Prefix::new(&config.cluster) };
     match cli.command {
         Command::Run => serve(config, etcd, registry).await,
-        Command::Peer(PeerCommand::Add { key, name, networks, servers }) => {
-            registry.add(&key, &Peer { name, networks, servers, revoked: false }).await
-        }
+        Command::Peer(PeerCommand::Add { key, site }) => registry.add(&key, &site.peer()).await,
         Command::Peer(PeerCommand::Revoke { key }) => registry.revoke(&key).await,
         Command::Peer(PeerCommand::Delete { key }) => registry.delete(&key).await,
-        Command::Invite { name, networks, servers, at, expires } => {
+        Command::Invite { site, at, expires } => {
             let Sites { routes, dns } = config.sites;
             if routes.is_empty() {
                 eprintln!(
@@ -162,8 +166,8 @@ async fn run(cli: Cli) -> Result<(), Failure> {
                     cli.config.display()
                 );
             }
-            let peer = Peer { name, networks, servers, revoked: false };
-            let invitation = Invitation { peer, expires: now() + expires.as_secs(), routes, dns, used: None };
+            let invitation =
+                Invitation { peer: site.peer(), expires: now() + expires.as_secs(), routes, dns, used: None };
             let line = registry.invite(&invitation, at.unwrap_or(config.server_id)).await?;
             println!("mpt join {line}");
             Ok(())

@@ -1,5 +1,5 @@
-//! The line that a site gets: `mpt1/ADDRESS,ADDRESS/PORT/KEY/TOKEN`, one word in which a shell replaces nothing. An
-//! address may be a name.
+//! The line that a site gets: `mpt1/ADDRESS,ADDRESS/PORT/KEY/TOKEN`. It has no space and no character with a meaning to
+//! a shell, so it needs no quotes. An address may be a host name.
 
 use std::fmt;
 use std::net::IpAddr;
