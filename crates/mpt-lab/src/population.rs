@@ -34,6 +34,9 @@ pub(crate) struct PopulationArgs {
     /// Also runs a call beside the flow, and reports the delay that the flow adds to it.
     #[arg(long)]
     call: bool,
+    /// Also runs a flow in each direction at the same time, and reports the share that each keeps of what it has alone.
+    #[arg(long)]
+    both: bool,
     /// Rules of the core to switch off.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     without: Vec<Heuristic>,
@@ -58,6 +61,7 @@ pub(crate) fn run(args: &PopulationArgs) -> Result<(), Box<dyn Error>> {
         length: Duration::from_secs(args.seconds),
         parts: args.parts,
         call: args.call,
+        both: args.both,
         tuning: args.without.iter().fold(Tuning::default(), |tuning, rule| tuning.without(*rule)),
     };
     let numbers = args.first..args.first + args.cases as usize;

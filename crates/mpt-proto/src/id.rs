@@ -64,6 +64,11 @@ impl PathSet {
         self.0 |= 1 << path.slot;
     }
 
+    /// Returns the number of paths.
+    pub const fn len(self) -> u32 {
+        self.0.count_ones()
+    }
+
     /// Returns the paths of this set that are not in `other`.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {

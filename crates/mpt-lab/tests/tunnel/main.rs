@@ -7,6 +7,7 @@
 mod balancer;
 mod beside;
 mod beside_names;
+mod bottleneck;
 mod bypass;
 mod capture;
 mod carriage;

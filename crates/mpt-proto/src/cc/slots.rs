@@ -30,6 +30,14 @@ impl<T> Slots<T> {
         (*owner == path).then_some(value)
     }
 
+    pub fn iter(&self) -> impl Iterator<Item = (PathId, &T)> {
+        self.0.iter().flatten().map(|(path, value)| (*path, value))
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (PathId, &mut T)> {
+        self.0.iter_mut().flatten().map(|(path, value)| (*path, value))
+    }
+
     pub fn values(&self) -> impl Iterator<Item = &T> {
         self.0.iter().flatten().map(|(_, value)| value)
     }

@@ -69,6 +69,8 @@ pub enum Heuristic {
     BurstyStartup,
     /// Accepts a queue that stays after ours was emptied as a part of the path.
     StandingQueue,
+    /// Paths that share a bottleneck empty their queues together, and probe as one.
+    SharedBottleneck,
     /// Repeats path status until the peer follows it.
     StatusRepeat,
     /// Releases the memory of an idle peer.
@@ -104,6 +106,7 @@ impl Heuristic {
         ("sojourn_spread", Self::SojournSpread),
         ("bursty_startup", Self::BurstyStartup),
         ("standing_queue", Self::StandingQueue),
+        ("shared_bottleneck", Self::SharedBottleneck),
         ("status_repeat", Self::StatusRepeat),
         ("idle_memory", Self::IdleMemory),
         ("spread", Self::Spread),

@@ -1,5 +1,6 @@
 //! Distributions over a population of random mixes: [`crate::plan::population`] draws them, the simulator runs them.
 
+mod both_directions;
 pub mod committed;
 mod distribution;
 pub mod report;
@@ -12,6 +13,7 @@ use crate::{
     traffic::bulk,
     tunnel::Mode,
 };
+use both_directions::shares_beside_each_other;
 use mpt_proto::tuning::Tuning;
 use mpt_sim::seed::Seed;
 use std::time::Duration;
@@ -27,6 +29,8 @@ pub struct Population {
     pub parts: bool,
     /// Also runs a call beside the flow.
     pub call: bool,
+    /// Also runs a flow in each direction at the same time, and each of them alone.
+    pub both: bool,
     /// Rules of the core that are on.
     pub tuning: Tuning,
 }
@@ -52,6 +56,10 @@ pub struct MixOutcome {
     pub parts: Vec<Part>,
     /// Delay that the flow adds to a call beside it.
     pub added: Option<AddedDelay>,
+    /// Goodput of a flow in each direction beside the other one, divided by that alone; the smaller of both.
+    pub both: Option<f64>,
+    /// Share of the ceiling in the last minute, divided by that in the second one; of runs of three minutes or more.
+    pub last_minute: Option<f64>,
 }
 
 /// One-way delay of a call beside the flow, less the least delay of a path, in ms.
@@ -78,6 +86,8 @@ const STARTED: f64 = 0.8;
 const WINDOW: Duration = Duration::from_millis(500);
 /// Start of the time in which all paths are compared with a part of them.
 const SETTLED: Duration = Duration::from_secs(5);
+/// Length of the first and of the last part of a long run that are compared.
+const MINUTE: Duration = Duration::from_secs(60);
 /// Interval of the goodput series.
 const STEP: Duration = Duration::from_millis(100);
 
@@ -110,7 +120,12 @@ impl Population {
         let ceiling = ceiling::between(&case, Duration::ZERO, self.length).expect("every path has a rate");
         let (start, stall) = (self.start(&case, &all), self.stall(&all));
         let added = self.call.then(|| self.added_delay(&case));
-        MixOutcome { number, ceiling, goodput: goodput(&all), best, start, stall, parts, added, case }
+        let last_minute = (self.length >= MINUTE * 3)
+            .then(|| share_between(&case, &all, self.length - MINUTE) / share_between(&case, &all, MINUTE));
+        let both = self.both.then(|| shares_beside_each_other(&self.simulation(&case)));
+        let both = both.map(|shares| shares[0].min(shares[1]));
+        let goodput = goodput(&all);
+        MixOutcome { number, ceiling, goodput, best, start, stall, parts, added, both, last_minute, case }
     }
 
     fn simulate(&self, case: &Case, contender: Contender) -> Run {
@@ -160,6 +175,14 @@ impl Population {
     }
 }
 
+/// Returns the share of the ceiling in the minute that begins at `from`.
+fn share_between(case: &Case, run: &Run, from: Duration) -> f64 {
+    let index = |at: Duration| (at.as_millis() / STEP.as_millis()) as usize;
+    let rates = &run.goodput[index(from)..index(from + MINUTE).min(run.goodput.len())];
+    let mean = rates.iter().map(|(_, rate)| rate).sum::<f64>() / rates.len().max(1) as f64;
+    mean / ceiling::between(case, from, from + MINUTE).expect("every path has a rate")
+}
+
 /// Returns each path alone and, of more than two paths, all but one.
 fn parts(count: usize) -> Vec<Vec<usize>> {
     let alone = (0..count).map(|path| vec![path]);
@@ -178,7 +201,8 @@ mod tests {
     #[test]
     fn a_mix_has_goodput_below_its_ceiling_and_each_part_a_run() {
         let length = Duration::from_secs(2);
-        let population = Population { seed: Seed(5), length, parts: true, call: true, tuning: Tuning::default() };
+        let population =
+            Population { seed: Seed(5), length, parts: true, call: true, both: true, tuning: Tuning::default() };
         // The first mixes that are quick to simulate.
         let is_slow = |number: &usize| {
             let ceiling = ceiling::between(&mix(population.seed, *number), Duration::ZERO, length);
@@ -189,6 +213,7 @@ mod tests {
             assert!(outcome.goodput > 0.0 && outcome.share() < 1.02 && outcome.best > 0.0, "{outcome:?}");
             assert!(outcome.start <= 2.0 && outcome.stall <= 2.0, "{outcome:?}");
             assert!(outcome.added.is_some_and(|added| added.median <= added.p99), "{outcome:?}");
+            assert!(outcome.both.is_some_and(|both| both > 0.0 && both < 1.5), "{outcome:?}");
             assert_eq!(outcome.parts.len(), parts(outcome.case.paths.len()).len() + 1);
             let again = population.run([number], &|_, _| ());
             assert_eq!(report::line(&again[0]), report::line(outcome));

@@ -12,7 +12,7 @@ struct OutcomeQuantity {
     of: fn(&MixOutcome) -> Option<f64>,
 }
 
-const QUANTITIES: [OutcomeQuantity; 7] = [
+const QUANTITIES: [OutcomeQuantity; 9] = [
     OutcomeQuantity { name: "of the ceiling", smaller_is_better: false, of: |outcome| Some(outcome.share()) },
     OutcomeQuantity { name: "of the best path alone", smaller_is_better: false, of: |outcome| Some(outcome.of_best()) },
     OutcomeQuantity { name: "of MPT over a part of the paths", smaller_is_better: false, of: MixOutcome::of_parts },
@@ -32,6 +32,12 @@ const QUANTITIES: [OutcomeQuantity; 7] = [
         smaller_is_better: true,
         of: |outcome| outcome.added.map(|added| added.p99),
     },
+    OutcomeQuantity {
+        name: "of each direction alone, both at once",
+        smaller_is_better: false,
+        of: |outcome| outcome.both,
+    },
+    OutcomeQuantity { name: "last minute of the second", smaller_is_better: false, of: |outcome| outcome.last_minute },
 ];
 
 /// Number of cases that the report lists.

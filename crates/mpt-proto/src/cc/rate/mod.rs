@@ -24,29 +24,35 @@
 //! - *The window uses the mean sojourn time (Little's law),* not the minimum: it includes what jitter and delayed ACKs
 //!   keep in flight.
 //!
-//! Paths are independent: two paths that share a bottleneck share it like two flows.
+//! - *Paths that share a bottleneck take one share of it.* They are found by their queues ([`shared_bottleneck`]). They
+//!   empty it together and probe in turn. Each would otherwise count the queue of the other as a standing one: two paths
+//!   had 66 to 77 % of a link beside CUBIC, four had 84 to 95 %.
 
 mod bandwidth;
 mod loss;
 mod model;
 mod phase;
 mod queue_estimate;
+mod shared_bottleneck;
 
 use std::time::Duration;
 
-use crate::id::PathId;
+use crate::id::{PathId, PathSet};
 use crate::path::sample::{AckSample, LossSample};
 use crate::time::{Rate, Time};
-use crate::tuning::Tuning;
+use crate::tuning::{Heuristic, Tuning};
 
 use super::CongestionControl;
 use super::slots::Slots;
 use model::PathModel;
+use phase::PhaseKind;
+use shared_bottleneck::SharedBottlenecks;
 
-/// Holds a rate model per path; the models are independent.
+/// Holds a rate model per path, and compares their queues.
 #[derive(Debug, Default)]
 pub struct RateBased {
     paths: Slots<PathModel>,
+    shared: SharedBottlenecks,
     tuning: Tuning,
 }
 
@@ -55,21 +61,53 @@ impl RateBased {
     pub fn new(tuning: Tuning) -> Self {
         Self { tuning, ..Self::default() }
     }
+
+    /// Calls `update` on the model of `path`, and tells partners if it began to drain.
+    fn update(&mut self, path: PathId, update: impl FnOnce(&mut PathModel)) {
+        let Some(model) = self.paths.get_mut(path) else { return };
+        let before = model.phase();
+        update(model);
+        let (began, partners) = (model.phase(), model.partners());
+        if began != before && began != PhaseKind::Other && partners != PathSet::NONE {
+            self.paths
+                .iter_mut()
+                .filter(|(other, _)| partners.contains(*other))
+                .for_each(|(_, model)| model.join(began));
+        }
+    }
+
+    /// Compares the queue of `path` with those of the other paths, unless it is that of Startup: paths start together.
+    fn compare_queue(&mut self, path: PathId, ack: &AckSample) {
+        let is_starting = self.paths.get(path).is_none_or(PathModel::is_starting);
+        if !is_starting
+            && self.tuning.has(Heuristic::SharedBottleneck)
+            && self.shared.on_sample(path, ack.now, ack.queue)
+        {
+            self.update_partners();
+        }
+    }
+
+    fn update_partners(&mut self) {
+        self.paths.iter_mut().for_each(|(path, model)| model.set_partners(self.shared.partners(path)));
+    }
 }
 
 impl CongestionControl for RateBased {
     fn add_path(&mut self, path: PathId, datagram: u64) {
         self.paths.insert(path, PathModel::new(datagram, self.tuning));
+        self.shared.add_path(path);
+        self.update_partners();
     }
 
     fn remove_path(&mut self, path: PathId) {
         self.paths.remove(path);
+        self.shared.remove_path(path);
+        self.update_partners();
     }
 
     fn on_ack(&mut self, path: PathId, ack: &AckSample) {
-        if let Some(path) = self.paths.get_mut(path) {
-            path.on_ack(ack);
-        }
+        self.update(path, |model| model.on_ack(ack));
+        self.compare_queue(path, ack);
     }
 
     fn on_loss(&mut self, path: PathId, loss: &LossSample) {
@@ -85,9 +123,7 @@ impl CongestionControl for RateBased {
     }
 
     fn on_ecn(&mut self, path: PathId, now: Time, newest_sent: Time) {
-        if let Some(path) = self.paths.get_mut(path) {
-            path.on_ecn(now, newest_sent);
-        }
+        self.update(path, |model| model.on_ecn(now, newest_sent));
     }
 
     fn window(&self, path: PathId) -> u64 {

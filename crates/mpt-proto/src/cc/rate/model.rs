@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::bandwidth::Bandwidth;
 use super::loss::LossModel;
-use super::phase::Phase;
+use super::phase::{Phase, PhaseKind};
 use super::queue_estimate::QueueEstimate;
+use crate::id::PathSet;
 use crate::path::sample::{AckSample, LossSample};
 use crate::time::{Rate, Time};
 use crate::tuning::cc::rate::{
@@ -24,9 +25,13 @@ pub struct PathModel {
     loss: LossModel,
     datagram: u64,
     tuning: Tuning,
+    /// Paths through the same bottleneck.
+    partners: PathSet,
     acks: u32,
     /// Rounds of cruising before the next probe.
     probe_interval: u32,
+    /// Rounds that the cruise had left when a partner's drain ended it.
+    rounds_left: Option<u32>,
     /// True if the queue being drained was caused by a probe.
     probed: bool,
     /// True until the first Startup has ended.
@@ -48,8 +53,10 @@ impl PathModel {
             loss: LossModel::default(),
             datagram,
             tuning,
+            partners: PathSet::NONE,
             acks: 0,
             probe_interval: MIN_PROBE_INTERVAL,
+            rounds_left: None,
             probed: false,
             never_filled: true,
             probe_succeeded: false,
@@ -88,6 +95,38 @@ impl PathModel {
             self.recovery_start = now;
             self.bandwidth.on_congestion();
             self.enter_drain();
+        }
+    }
+
+    /// Returns true if the queue that ACKs show is that of Startup.
+    pub fn is_starting(&self) -> bool {
+        matches!(self.phase, Phase::Startup { .. })
+    }
+
+    pub fn partners(&self) -> PathSet {
+        self.partners
+    }
+
+    pub fn set_partners(&mut self, partners: PathSet) {
+        self.partners = partners;
+    }
+
+    /// Returns the kind of the phase.
+    pub fn phase(&self) -> PhaseKind {
+        self.phase.kind()
+    }
+
+    /// Drains together with a partner, which has begun to do so. A queue that only one of them leaves looks like that
+    /// of other traffic to it, because the other one keeps it up.
+    pub fn join(&mut self, began: PhaseKind) {
+        match (began, self.phase) {
+            (_, Phase::Startup { .. } | Phase::ProbeRtt { half: true, .. }) => {}
+            (PhaseKind::HalfWindow, _) => self.enter_probe_rtt(true),
+            (PhaseKind::Drain, Phase::Cruise { rounds }) => {
+                self.enter_drain();
+                self.rounds_left = Some(rounds);
+            }
+            _ => {}
         }
     }
 
@@ -300,8 +339,11 @@ impl PathModel {
 
     fn enter_cruise(&mut self, now: Time) {
         self.never_filled = false;
+        // Partners probe one after the other, so that together they probe as often as one path.
+        let turns = if self.probed { self.partners.len() } else { 0 };
+        let rounds = self.rounds_left.take().unwrap_or(self.probe_interval - 1 + turns);
         (self.probed, self.probe_succeeded, self.cruised) = (false, false, (now, now));
-        self.phase = Phase::Cruise { rounds: self.probe_interval - 1 };
+        self.phase = Phase::Cruise { rounds };
     }
 
     fn enter_probe(&mut self, now: Time) {

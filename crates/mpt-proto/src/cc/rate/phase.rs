@@ -60,7 +60,27 @@ pub enum Phase {
     },
 }
 
+/// The phases as far as other paths have to know them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PhaseKind {
+    /// [`Phase::Drain`].
+    Drain,
+    /// [`Phase::ProbeRtt`] with half a window.
+    HalfWindow,
+    /// Another one.
+    Other,
+}
+
 impl Phase {
+    /// Returns its kind.
+    pub fn kind(self) -> PhaseKind {
+        match self {
+            Self::Drain { .. } => PhaseKind::Drain,
+            Self::ProbeRtt { half: true, .. } => PhaseKind::HalfWindow,
+            _ => PhaseKind::Other,
+        }
+    }
+
     /// Returns the pacing gain, relative to the estimated rate.
     pub fn gain(self) -> f64 {
         match self {
