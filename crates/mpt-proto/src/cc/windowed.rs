@@ -116,10 +116,12 @@ impl Subflow {
         self.failed = false;
     }
 
-    /// Returns true if the window limits sending; a window that is not used must not grow (RFC 9002 section 7.8).
+    /// Returns true if the window limits sending; a window that is not used must not grow (RFC 9002 section 7.8). A
+    /// window without room for another packet does limit it: 2.9 packets allow two, which are 69 % of it.
     fn is_cwnd_limited(&self, ack: &AckSample) -> bool {
         let used = (ack.in_flight + ack.acked) as f64;
-        !ack.app_limited && used >= self.cwnd * if self.slow_start() { 0.5 } else { 0.75 }
+        let share = if self.slow_start() { 0.5 } else { 0.75 };
+        !ack.app_limited && (used >= self.cwnd * share || used + self.mss > self.cwnd)
     }
 
     fn reduce(&mut self, now: Time, lost: Option<u64>, factor: f64) {
@@ -371,6 +373,17 @@ pub(super) mod tests {
         reno.on_ack(PATH, &AckSample { in_flight: 0, ..ack(50, 2) });
         reno.on_ack(PATH, &AckSample { app_limited: true, ..ack(50, 10) });
         assert_eq!(reno.window(PATH), 10_000);
+    }
+
+    #[test]
+    fn a_window_without_room_for_another_packet_grows() {
+        let mut reno = reno();
+        (0..20).for_each(|n| reno.on_loss(PATH, &loss(1_000 * (n + 1), 1_000 * n + 500)));
+        // Two packets are in flight at any time, and each is acknowledged.
+        for n in 0..8 {
+            reno.on_ack(PATH, &AckSample { acked: 1_000, in_flight: 1_000, ..ack(100_000 + n * 50, 1) });
+        }
+        assert!(reno.window(PATH) > 3_000, "{}", reno.window(PATH));
     }
 
     #[test]
