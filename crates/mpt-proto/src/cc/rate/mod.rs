@@ -24,9 +24,9 @@
 //! - *The window uses the mean sojourn time (Little's law),* not the minimum: it includes what jitter and delayed ACKs
 //!   keep in flight.
 //!
-//! - *Paths that share a bottleneck take one share of it.* They are found by their queues ([`shared_bottleneck`]), drain
-//!   together and probe in turn. Each would otherwise count the queue of the other as a standing one: beside CUBIC two
-//!   paths had 57 to 77 % of a link, and four had 71 to 95 %.
+//! - *Paths that share a bottleneck take one share of it.* They are found by their queues ([`shared_bottleneck`]),
+//!   drain together and probe in turn. Each would otherwise count the queue of the other as a standing one: beside
+//!   CUBIC two paths had 57 to 77 % of a link, and four had 71 to 95 %.
 
 mod bandwidth;
 mod loss;
@@ -68,21 +68,21 @@ impl RateBased {
         let before = model.phase();
         update(model);
         let (began, partners) = (model.phase(), model.partners());
-        if began != before && began != PhaseKind::Other && partners != PathSet::NONE {
-            self.paths
-                .iter_mut()
-                .filter(|(other, _)| partners.contains(*other))
-                .for_each(|(_, model)| model.join(began));
+        if began == before || began == PhaseKind::Other || partners == PathSet::NONE {
+            return;
+        }
+        for (_, partner) in self.paths.iter_mut().filter(|(other, _)| partners.contains(*other)) {
+            partner.join(began);
         }
     }
 
     /// Compares the queue of `path` with those of the other paths, unless it is that of Startup: paths start together.
     fn compare_queue(&mut self, path: PathId, ack: &AckSample) {
         let is_starting = self.paths.get(path).is_none_or(PathModel::is_starting);
-        if !is_starting
-            && self.tuning.has(Heuristic::SharedBottleneck)
-            && self.shared.on_sample(path, ack.now, ack.queue)
-        {
+        if is_starting || !self.tuning.has(Heuristic::SharedBottleneck) {
+            return;
+        }
+        if self.shared.on_sample(path, ack.now, ack.queue) {
             self.update_partners();
         }
     }
