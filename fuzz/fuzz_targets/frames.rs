@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mpt_proto::wire::frame::{Frame, Frames, Writer};
+use mpt_proto::wire::frame::{Frame, Frames, Tlvs, Writer};
 
 fuzz_target!(|body: &[u8]| {
     let frames: Vec<Frame<'_>> = Frames::new(body).map_while(Result::ok).collect();
@@ -15,7 +15,14 @@ fuzz_target!(|body: &[u8]| {
     for frame in frames {
         match frame {
             Frame::Ack(ack) => assert!(ack.iter().all(|range| range.start() <= range.end())),
-            Frame::Control(values) => assert!(values.map(|(_, value)| value.len()).sum::<usize>() <= body.len()),
+            Frame::Control(values) => {
+                assert!(values.map(|(_, value)| value.len()).sum::<usize>() <= body.len());
+                for message in values.server_list_messages().flatten() {
+                    let encoded = message.to_body();
+                    let again = Tlvs::decode(&encoded).expect("one complete value").server_list_messages().next();
+                    assert_eq!(again, Some(Ok(message)));
+                }
+            }
             _ => {}
         }
     }

@@ -16,6 +16,7 @@ pub struct Cache {
     peers: HashMap<Key, Peer>,
     servers: BTreeMap<ServerId, Server>,
     draining: BTreeSet<ServerId>,
+    server_list: Option<Vec<u8>>,
     unreadable: BTreeSet<String>,
     revision: u64,
     is_loaded: bool,
@@ -39,7 +40,7 @@ impl Cache {
     /// Makes an empty copy.
     pub fn new(prefix: Prefix) -> Self {
         let (peers, servers, draining, unreadable) = Default::default();
-        Self { prefix, peers, servers, draining, unreadable, revision: 0, is_loaded: false }
+        Self { prefix, peers, servers, draining, server_list: None, unreadable, revision: 0, is_loaded: false }
     }
 
     /// Takes a change over.
@@ -79,6 +80,11 @@ impl Cache {
                     Some(_) => self.draining.insert(id),
                     None => self.draining.remove(&id),
                 };
+                CacheChange::Other
+            }
+            // A list that was deleted stays with the sites, and so here.
+            Place::ServerList => {
+                self.server_list = item.value.clone().or(self.server_list.take());
                 CacheChange::Other
             }
             // Who joins or invites reads them from etcd.
@@ -162,6 +168,11 @@ impl Cache {
     /// Returns all servers.
     pub fn servers(&self) -> &BTreeMap<ServerId, Server> {
         &self.servers
+    }
+
+    /// Returns the last list of servers.
+    pub fn server_list(&self) -> Option<&[u8]> {
+        self.server_list.as_deref()
     }
 
     /// Returns the servers that drain.

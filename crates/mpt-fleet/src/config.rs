@@ -25,6 +25,9 @@ pub struct Config {
     /// The socket to which the tunnel connects.
     #[serde(default = "default_socket")]
     pub socket: PathBuf,
+    /// The file in which the tunnel finds the signed list of servers.
+    #[serde(default = "default_server_list")]
+    pub server_list: PathBuf,
     /// The registry.
     pub etcd: Etcd,
     /// HTTP for administrators and Prometheus.
@@ -147,6 +150,10 @@ impl TryFrom<String> for TokenHash {
 
 fn default_socket() -> PathBuf {
     "/run/mpt-fleet/peers.sock".into()
+}
+
+fn default_server_list() -> PathBuf {
+    "/run/mpt-fleet/servers.signed".into()
 }
 
 fn default_lease() -> u64 {

@@ -19,6 +19,7 @@ use crate::etcd::follow::News;
 use crate::metrics::Metrics;
 use crate::owners::{Owners, Record};
 use crate::registry::{Key, Load, Peer, Prefix, Server};
+use crate::server_list::{self, SignedList};
 
 /// Everything that the task knows.
 pub struct Fleet {
@@ -31,6 +32,8 @@ pub struct Fleet {
     /// Questions that wait for the first copy of the registry.
     questions: Vec<(u64, Key)>,
     lease: Option<u64>,
+    /// The list of servers that was last written, or refused.
+    server_list: Vec<u8>,
     metrics: Metrics,
     server: watch::Sender<Server>,
     seen: Arc<AtomicU64>,
@@ -92,6 +95,7 @@ impl Fleet {
             tunnel: Tunnel::default(),
             questions: Vec::new(),
             lease: None,
+            server_list: Vec::new(),
             metrics: Metrics::default(),
             config,
             etcd,
@@ -270,8 +274,26 @@ impl Fleet {
             }
         }
         self.seen.store(self.cache.revision(), Ordering::Relaxed);
+        self.write_server_list();
         if self.is_draining() != was_draining {
             self.send_drain();
+        }
+    }
+
+    /// Writes a new list of servers for the tunnel.
+    fn write_server_list(&mut self) {
+        let Some(bytes) = self.cache.server_list().filter(|bytes| *bytes != self.server_list) else { return };
+        self.server_list = bytes.to_vec();
+        let file = self.config.server_list.display();
+        match SignedList::read(bytes) {
+            Ok(SignedList { version, text, .. }) => match server_list::write(&self.config.server_list, &text) {
+                Ok(()) => info!("the list of servers has version {version}, and is in {file}"),
+                Err(error) => warn!(
+                    "cannot write the list of servers to {file}: {error}; sites get the one before; \
+                     hint: server_list = ... in fleet.toml chooses another file"
+                ),
+            },
+            Err(failure) => warn!("servers-list of the registry is not used: {failure}"),
         }
     }
 

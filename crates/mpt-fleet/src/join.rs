@@ -16,6 +16,7 @@ use crate::edit::{Registry, Taken, away, check_new, read};
 use crate::etcd::{Condition, Item};
 use crate::invitation::{Invitation, Used};
 use crate::registry::{Key, Place, Server, ServerId, is_hash};
+use crate::server_list::SignedList;
 
 /// A question about a site.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,8 +121,11 @@ impl Joins {
             if servers.is_empty() {
                 return Err(JoinRefusal::NoServers);
             }
+            let list = self.registry.etcd.get(&self.registry.prefix.key(&Place::ServerList)).await;
+            let list = list.map_err(|error| JoinRefusal::Away(away(&error)))?.1;
+            let list = list.and_then(|item| SignedList::read(item.value.as_deref()?).ok());
             if is_repeated || self.enter(&item, &invitation, key).await? {
-                return Ok(answer(&invitation, &servers));
+                return Ok(answer(&invitation, &servers, list.map(|list| list.key)));
             }
         }
         let hint = "the site may try again";
@@ -191,7 +195,7 @@ fn usable<'s>(
     usable.take(MAX_SERVERS).collect()
 }
 
-fn answer(invitation: &Invitation, servers: &[(ServerId, &Key, &[SocketAddr])]) -> Value {
+fn answer(invitation: &Invitation, servers: &[(ServerId, &Key, &[SocketAddr])], servers_key: Option<Key>) -> Value {
     let servers: Vec<_> = servers
         .iter()
         .map(|(id, key, addresses)| json!({"id": id, "public_key": key, "addresses": addresses}))
@@ -199,6 +203,7 @@ fn answer(invitation: &Invitation, servers: &[(ServerId, &Key, &[SocketAddr])]) 
     let Invitation { peer, routes, dns, .. } = invitation;
     json!({"joined": {
         "name": peer.name, "networks": peer.networks, "routes": routes, "dns": dns, "servers": servers,
+        "servers_key": servers_key,
     }})
 }
 

@@ -7,6 +7,7 @@
 //! It runs beside each server and answers its peer source (`docs/peer-source.md`). One task, [`fleet`], has all state
 //! and decides; the others read and write: [`daemon`] the socket of the server, [`etcd`] the registry, [`api`] HTTP.
 //! [`registry`] has the records, [`cache`] a copy of them, and [`owners`] decides which server a site belongs to.
+//! [`server_list`] is a signed list of servers for sites, which [`publish`] puts into the registry.
 //! [`invitation`] makes lines for sites, and [`join`] admits who presents one.
 
 pub mod api;
@@ -21,7 +22,9 @@ pub mod join;
 pub mod lease;
 pub mod metrics;
 pub mod owners;
+pub mod publish;
 pub mod registry;
+pub mod server_list;
 
 use std::fmt;
 

@@ -1,7 +1,8 @@
 //! `mpt-fleet`: peers of many servers from one registry.
 
+use std::io::Read as _;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -22,6 +23,7 @@ use mpt_fleet::invitation::{Invitation, lifetime};
 use mpt_fleet::join::{self, Joins, now};
 use mpt_fleet::lease::{self, Registration};
 use mpt_fleet::registry::{Key, Load, Name, Peer, Prefix, Server, ServerId};
+use mpt_fleet::server_list::{ClusterKey, ServerList, SignedList};
 use nix::sys::stat::{Mode, umask};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
@@ -70,6 +72,11 @@ enum Command {
         /// Admit sites again
         #[arg(long)]
         end: bool,
+    },
+    /// Make the key that signs lists of servers, and print the public one
+    ClusterKey {
+        /// The new file
+        file: PathBuf,
     },
     /// Make a token for HTTP, and the hash for the configuration
     Token,
@@ -122,6 +129,33 @@ impl SiteArguments {
 enum ServerCommand {
     /// Show the servers that run
     List,
+    /// Sign the list of servers, and publish it for all sites
+    Publish {
+        /// The file with the key of the cluster
+        #[arg(long, value_name = "FILE", required_unless_present = "signed", conflicts_with = "signed")]
+        key: Option<PathBuf>,
+        /// A list that was signed elsewhere
+        #[arg(long, value_name = "FILE")]
+        signed: Option<PathBuf>,
+        /// A server that is in the list and is to be left out; repeat for more
+        #[arg(long, value_name = "ID")]
+        remove: Vec<ServerId>,
+        /// Publish; without it, the changes are shown
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Show the list that publish would sign
+    Draft {
+        /// A server that is in the list and is to be left out; repeat for more
+        #[arg(long, value_name = "ID")]
+        remove: Vec<ServerId>,
+    },
+    /// Sign a list from standard input, without the registry
+    Sign {
+        /// The file with the key of the cluster
+        #[arg(long, value_name = "FILE")]
+        key: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -146,8 +180,14 @@ fn main() -> ExitCode {
 }
 
 async fn run(cli: Cli) -> Result<(), Failure> {
-    if matches!(cli.command, Command::Token) {
-        return token();
+    match &cli.command {
+        Command::Token => return token(),
+        Command::ClusterKey { file } => {
+            println!("servers_key = \"{}\"", ClusterKey::create(file)?.public());
+            return Ok(());
+        }
+        Command::Server(ServerCommand::Sign { key }) => return sign(key),
+        _ => {}
     }
     let config = Config::load(&cli.config)?;
     let etcd = Arc::new(EtcdClient::new(&config.etcd)?);
@@ -194,8 +234,22 @@ async fn run(cli: Cli) -> Result<(), Failure> {
             }
             Ok(())
         }
+        Command::Server(ServerCommand::Publish { key: Some(key), remove, yes, .. }) => {
+            let key = ClusterKey::read(&key)?;
+            print!("{}", registry.publish(&config.cluster, &key, &remove, yes).await?);
+            Ok(())
+        }
+        Command::Server(ServerCommand::Publish { signed, yes, .. }) => {
+            let signed = read_signed(&signed.unwrap_or_default())?;
+            print!("{}", registry.publish_signed(&config.cluster, &signed, yes).await?);
+            Ok(())
+        }
+        Command::Server(ServerCommand::Draft { remove }) => {
+            println!("{}", registry.draft(&config.cluster, &remove).await?);
+            Ok(())
+        }
         Command::Drain { id, end } => registry.drain(id, !end).await,
-        Command::Token => Ok(()),
+        Command::Token | Command::ClusterKey { .. } | Command::Server(ServerCommand::Sign { .. }) => Ok(()),
     }
 }
 
@@ -263,6 +317,27 @@ fn stop() -> Result<impl Future<Output = ()>, Failure> {
         }
     })
 }
+
+/// Signs the list on standard input.
+fn sign(key: &Path) -> Result<(), Failure> {
+    let hint = "mpt-fleet server draft prints a list to sign";
+    let list = std::io::read_to_string(std::io::stdin().take(MAX_DRAFT))
+        .map_err(|error| Failure::new(format!("cannot read standard input: {error}"), hint))?;
+    let list: ServerList =
+        serde_json::from_str(&list).map_err(|error| Failure::new(format!("no list of servers: {error}"), hint))?;
+    print!("{}", ClusterKey::read(key)?.sign(&list, now(), 0)?.text);
+    Ok(())
+}
+
+fn read_signed(path: &Path) -> Result<SignedList, Failure> {
+    let bytes = std::fs::read(path).map_err(|error| {
+        Failure::new(format!("cannot read {}: {error}", path.display()), "mpt-fleet server sign makes such a file")
+    })?;
+    SignedList::read(&bytes)
+}
+
+/// The most bytes of a list that is to be signed.
+const MAX_DRAFT: u64 = 64 << 10;
 
 fn token() -> Result<(), Failure> {
     let mut bytes = [0; 32];

@@ -142,6 +142,8 @@ pub enum Place {
     Drain(ServerId),
     /// An invitation, by the hash of its token in hexadecimal.
     Invitation(String),
+    /// The signed list of servers.
+    ServerList,
 }
 
 impl Prefix {
@@ -164,12 +166,17 @@ impl Prefix {
             Place::Owner(key) => format!("{prefix}owners/{key}"),
             Place::Drain(id) => format!("{prefix}drains/{id}"),
             Place::Invitation(hash) => format!("{prefix}invitations/{hash}"),
+            Place::ServerList => format!("{prefix}{SERVER_LIST}"),
         }
     }
 
     /// Returns the record that a key belongs to, or `None` for other keys.
     pub fn place(&self, key: &str) -> Option<Place> {
-        let (kind, rest) = key.strip_prefix(&self.0)?.split_once('/')?;
+        let below = key.strip_prefix(&self.0)?;
+        if below == SERVER_LIST {
+            return Some(Place::ServerList);
+        }
+        let (kind, rest) = below.split_once('/')?;
         match kind {
             "peers" => rest.parse().ok().map(Place::Peer),
             "owners" => rest.parse().ok().map(Place::Owner),
@@ -180,6 +187,8 @@ impl Prefix {
         }
     }
 }
+
+const SERVER_LIST: &str = "servers-list";
 
 /// Returns true for 32 bytes in hexadecimal, in lower case.
 pub fn is_hash(text: &str) -> bool {

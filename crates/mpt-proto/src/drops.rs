@@ -88,6 +88,9 @@ drops! {
     NoCommonCipher = "no_common_cipher",
     /// A request for test traffic on a path that is down, during another test, or within 10 s of the last one.
     TestRefused = "test_refused",
+    /// A part of a list of servers from a peer of which no list is taken, of an older list, or within 10 s of the
+    /// beginning of another one.
+    ListNotTaken = "list_not_taken",
     /// The system refused to send it, or its socket was full for too long.
     SendFailed = "send_failed",
     /// The TUN device refused it.

@@ -30,6 +30,7 @@ use crate::packet::{Coalescer, Offload, SuperPacket, TunWrite, clamp_mss};
 use crate::peer::{PathEvent, Peer, Turn};
 use crate::ready::ReadyQueue;
 use crate::routes::Routes;
+use crate::server_list::{ServerList, ServerListEvent};
 use crate::servers::ServerEvent;
 use crate::sessions::SessionTable;
 use crate::stats::EndpointStatus;
@@ -74,6 +75,9 @@ pub struct Endpoint {
     /// The peers of each group of servers, in order of preference.
     groups: HashMap<Arc<str>, Vec<usize>>,
     server_events: VecDeque<ServerEvent>,
+    /// The list of servers that peers get.
+    server_list: Option<Arc<ServerList>>,
+    list_events: VecDeque<ServerListEvent>,
     /// Peers whose availability changed since [`Self::poll_availability`].
     available: BTreeSet<usize>,
     /// Initiations of keys that no peer has.
@@ -121,6 +125,8 @@ impl Endpoint {
             key_takeovers: 0,
             groups: HashMap::new(),
             server_events: VecDeque::new(),
+            server_list: None,
+            list_events: VecDeque::new(),
             available: BTreeSet::new(),
         };
         endpoint.add_peers(now, &config.peers);
@@ -173,6 +179,7 @@ impl Endpoint {
             let (peers, mut turn) = self.split(now);
             peers[peer].handle_sealed(&mut turn, received, datagram);
             self.remote_addresses_changed |= self.peers[peer].take_remote_addresses_changed();
+            self.note_server_list(peer);
             self.ready.mark(peer);
         } else if datagram.starts_with(&HANDSHAKE) {
             if let Err(why) = self.handle_handshake(now, received, datagram) {

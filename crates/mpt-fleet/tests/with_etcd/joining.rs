@@ -21,7 +21,7 @@ fn start(etcd: &Etcd, id: u8) -> (Fleet, Tunnel) {
 }
 
 /// Makes an invitation for `NAME` with a network of it, and returns the hash of its token.
-fn invite(fleet: &Fleet, name: &str, network: &str, more: &[&str]) -> String {
+pub fn invite(fleet: &Fleet, name: &str, network: &str, more: &[&str]) -> String {
     let made = fleet.run(&[&["invite", "--name", name, "--network", network], more].concat());
     let (line, error) = (String::from_utf8(made.stdout).unwrap(), String::from_utf8_lossy(&made.stderr).into_owned());
     assert!(made.status.success() && error.contains("sites"), "no routes are in the file: {error}");
@@ -33,7 +33,7 @@ fn invite(fleet: &Fleet, name: &str, network: &str, more: &[&str]) -> String {
 }
 
 /// Sends a question about a site, as `mpt enroll` does.
-fn join(fleet: &Fleet, token: &str, key: &str) -> Value {
+pub fn join(fleet: &Fleet, token: &str, key: &str) -> Value {
     let mut connection = Tunnel::connect(fleet.socket());
     connection.send(&json!({"join": 1, "token": token, "key": key}).to_string());
     connection.next()
@@ -66,6 +66,7 @@ fn an_invited_site_joins_once_and_gets_all_servers() {
     assert_eq!((&site["name"], &site["networks"]), (&"farm".into(), &json!(["10.80.5.0/24"])));
     let server = |id: u8| json!({"id": id, "public_key": OTHER, "addresses": [format!("203.0.113.{id}:4754")]});
     assert_eq!(site["servers"], json!([server(2), server(1)]));
+    assert!(site["servers_key"].is_null(), "no list was published");
     let record = etcd.get(&format!("peers/{SITE}")).unwrap();
     assert_eq!(record, json!({"name": "farm", "networks": ["10.80.5.0/24"], "revoked": false}));
     assert_eq!(join(&second, &token, SITE), joined, "its answer was lost");

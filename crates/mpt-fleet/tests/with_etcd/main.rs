@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failure here is a failure of the test")]
 
 mod joining;
+mod lists;
 mod rig;
 
 use std::io::Write as _;

@@ -137,8 +137,9 @@ impl Fleet {
         let folder = tempfile::tempdir().unwrap();
         let (http, port) = (free_port(), etcd.port);
         let socket = folder.path().join("peers.sock");
+        let list = folder.path().join("servers.signed");
         let text = format!(
-            "cluster = \"north\"\nserver_id = {id}\nsocket = {socket:?}\naddresses = [\"203.0.113.{id}:4754\"]\n\
+            "cluster = \"north\"\nserver_id = {id}\nsocket = {socket:?}\nserver_list = {list:?}\naddresses = [\"203.0.113.{id}:4754\"]\n\
              [etcd]\nendpoints = [\"http://127.0.0.1:{port}\"]\nlease = 2\n\
              [api]\nlisten = \"127.0.0.1:{http}\"\ntokens = [\"{HASH}\"]\n"
         );

@@ -37,6 +37,7 @@ mod restart;
 mod restored;
 mod rig;
 mod seeing;
+mod server_list;
 mod service;
 mod service_restart;
 mod several_servers;

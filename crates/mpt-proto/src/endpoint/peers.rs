@@ -26,7 +26,7 @@ impl Endpoint {
         for config in configs {
             let mut peer = Self::make_peer(now, self.peers.len(), self.mtu, config, self.sessions.as_mut());
             peer.set_trace(now, self.traced);
-            self.push_peer(peer);
+            self.push_peer(now, peer);
             if let Some(key) = config.protocol.public_key() {
                 self.replay_initiation(now, &key);
             }
@@ -202,9 +202,10 @@ impl Endpoint {
         Peer::new(now, mtu, config, local)
     }
 
-    fn push_peer(&mut self, mut peer: Peer) {
+    fn push_peer(&mut self, now: Time, mut peer: Peer) {
         let index = self.peers.len();
         peer.set_index(index);
+        peer.offer_server_list(now, self.server_list.as_ref());
         self.names.insert(peer.name().to_owned(), index);
         peer.networks().iter().for_each(|net| self.routes.add(*net, index));
         if let Some(group) = peer.server_group() {
@@ -274,7 +275,11 @@ impl Endpoint {
         self.index_of(name).ok_or(PeerError::NoSuchPeer)
     }
 
-    fn with_peer(&mut self, name: &str, act: impl FnOnce(&mut Peer) -> Result<(), PeerError>) -> Result<(), PeerError> {
+    pub(super) fn with_peer(
+        &mut self,
+        name: &str,
+        act: impl FnOnce(&mut Peer) -> Result<(), PeerError>,
+    ) -> Result<(), PeerError> {
         let index = self.peer_named(name)?;
         self.ready.mark(index);
         act(&mut self.peers[index])

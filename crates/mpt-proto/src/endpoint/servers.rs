@@ -1,6 +1,10 @@
 //! Which of several servers for the same networks is used.
 
+use std::sync::Arc;
+
 use super::Endpoint;
+use crate::error::PeerError;
+use crate::server_list::{ServerList, ServerListEvent};
 use crate::servers::{self, Availability, ServerEvent, ServerUse};
 use crate::time::Time;
 
@@ -15,6 +19,48 @@ impl Endpoint {
     pub fn poll_availability(&mut self) -> Option<(usize, Availability)> {
         let peer = self.available.pop_first()?;
         Some((peer, self.peers[peer].availability()))
+    }
+
+    /// Sets the order of preference of the servers of a group by their names. Those that are not named come last.
+    pub fn order_servers(&mut self, now: Time, group: &str, names: &[&str]) {
+        let Self { groups, peers, .. } = self;
+        let Some(members) = groups.get_mut(group) else { return };
+        let place = |peer: usize| names.iter().position(|name| *name == peers[peer].name());
+        members.sort_by_key(|member| place(*member).unwrap_or(usize::MAX));
+        if let Some(first) = members.first().copied() {
+            self.update_servers(now, first);
+        }
+    }
+
+    /// Sends a list of servers to each peer that has a session, in place of the one before.
+    pub fn set_server_list(&mut self, now: Time, list: Option<ServerList>) {
+        self.server_list = list.map(Arc::new);
+        let list = self.server_list.clone();
+        self.for_all(|peer| peer.offer_server_list(now, list.as_ref()));
+    }
+
+    /// Takes lists of servers from a peer that are newer than this version; none if absent, as at first.
+    ///
+    /// # Errors
+    /// [`PeerError::NoSuchPeer`].
+    pub fn take_server_lists(&mut self, peer: &str, newer_than: Option<u64>) -> Result<(), PeerError> {
+        self.with_peer(peer, |peer| {
+            peer.take_server_lists(newer_than);
+            Ok(())
+        })
+    }
+
+    /// Returns the next list of servers that a peer offers.
+    pub fn poll_server_list(&mut self) -> Option<ServerListEvent> {
+        self.list_events.pop_front()
+    }
+
+    /// Notes the list that a peer has offered in the last datagram.
+    pub(super) fn note_server_list(&mut self, index: usize) {
+        let Some(offered) = self.peers[index].take_offered_list() else { return };
+        if self.list_events.len() < MAX_EVENTS {
+            self.list_events.push_back(ServerListEvent { peer: self.peers[index].name().to_owned(), offered });
+        }
     }
 
     /// Decides again which server is used, after a turn of the peer at `index`. No deadline is needed: a server that
@@ -52,5 +98,5 @@ impl Endpoint {
     }
 }
 
-/// Changes of use that are kept for [`Endpoint::poll_server_event`].
+/// Changes of use that are kept for [`Endpoint::poll_server_event`], and lists for [`Endpoint::poll_server_list`].
 const MAX_EVENTS: usize = 64;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{Mode, Peer, Turn};
 use crate::packet::{Offload, SuperPacket};
 use crate::queue::InnerPacket;
+use crate::server_list::{OfferedList, ServerList};
 use crate::servers::{Availability, Server, ServerUse};
 use crate::time::Time;
 
@@ -56,6 +57,24 @@ impl Peer {
             native.set_server_use(common, turn, usage);
         }
         changed
+    }
+
+    /// Sends it a list of servers, in place of the one before. One of several servers of this end gets none.
+    pub(crate) fn offer_server_list(&mut self, now: Time, list: Option<&Arc<ServerList>>) {
+        let Self { common, mode: Mode::Native(native) } = self else { return };
+        native.offer_server_list(now, list.filter(|_| common.server.is_none()));
+    }
+
+    /// Takes lists of servers from it that are newer than this version; none if absent.
+    pub(crate) fn take_server_lists(&mut self, newer_than: Option<u64>) {
+        if let Mode::Native(native) = &mut self.mode {
+            native.take_server_lists(newer_than);
+        }
+    }
+
+    /// Returns the list that it offers, once.
+    pub(crate) fn take_offered_list(&mut self) -> Option<OfferedList> {
+        if let Mode::Native(native) = &mut self.mode { native.take_offered_list() } else { None }
     }
 
     /// Removes the packets that wait, for another server to send. Those that were sent and are lost are among them.

@@ -16,6 +16,7 @@ pub(crate) mod queue;
 pub(crate) mod reorder;
 pub(crate) mod repair;
 pub(crate) mod sched;
+pub(crate) mod server_list;
 pub(crate) mod servers;
 pub(crate) mod unknown_keys;
 

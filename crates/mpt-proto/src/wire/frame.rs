@@ -15,7 +15,7 @@
 //! 6 ADDR       0 add: id 1, port 2, address 4 or 16 | 1 remove: id 1                            2
 //! 7 PROBE      padding of any content; alone and with 1000 bytes or more it requests an ACK at once  0
 //! 8 CONTROL    type 1, length 2, value, repeated; 1 rekey, 2 rekeyed (see rekey.rs), 3 test,     0
-//!              4 tested (see path_test.rs)
+//!              4 tested (see path_test.rs), 5 list, 6 taken (see server_list.rs)
 //! 9 CLOSE      code 2, text in UTF-8                                                             2
 //! 10 COMPRESSED  bucket 2, flow sequence 4, reference 1, compressed headers and payload          7
 //! 11 CONTEXT   0 known: bucket 2, flow sequence 4 | 1 unknown: bucket 2, reference 1             7, 4
@@ -32,6 +32,7 @@ mod ack;
 mod path_test;
 mod read;
 mod rekey;
+mod server_list;
 mod write;
 
 use std::net::IpAddr;
@@ -40,6 +41,7 @@ pub use ack::{ACK_RANGES_LEN, AckFrame, AckRanges, MAX_ACK_RANGES};
 pub use path_test::{LoadedPath, PathTestMessage};
 pub use read::{Frames, MalformedFrame, Tlvs};
 pub use rekey::{RekeyMessage, RekeyShare, SHARE};
+pub use server_list::ServerListMessage;
 pub use write::{Full, Writer};
 
 use super::native::PathTag;
@@ -62,8 +64,8 @@ pub enum Frame<'a> {
     Addr(AddrFrame),
     /// Padding, with its length in bytes: fills a datagram to a probed size, or to the segment size of its batch.
     Probe(usize),
-    /// Values by type: the messages of a rekey ([`RekeyMessage`]) and of a path test ([`PathTestMessage`]); other types
-    /// are skipped.
+    /// Values by type: the messages of a rekey ([`RekeyMessage`]), of a path test ([`PathTestMessage`]) and about lists
+    /// of servers ([`ServerListMessage`]); other types are skipped.
     Control(Tlvs<'a>),
     /// Ends the association.
     Close(CloseFrame<'a>),

@@ -22,7 +22,7 @@ use mpt_proto::repair::fec::{Decoder, Encoder};
 use mpt_proto::time::Time;
 use mpt_proto::wire::frame::{
     ACK_RANGES_LEN, AckFrame, AckRanges, AddrFrame, CloseFrame, CompressedFrame, ContextFrame, DataFrame, DataHeader,
-    Frame, PathFrame, PathUsage, RepairFrame, SkipFrame, Tlvs, Writer,
+    Frame, PathFrame, PathUsage, RepairFrame, ServerListMessage, SkipFrame, Tlvs, Writer,
 };
 use mpt_proto::wire::native::{HEADER, Header, OVERHEAD, PathTag, SessionIndex, nonce};
 
@@ -282,9 +282,21 @@ fn datagrams(out: &mut Vectors, initiator: &mut End, responder: &mut End) {
     addresses(&mut one);
     others(&mut one);
     several(out, initiator);
+    server_list(out, initiator, responder);
     let moved = PathId { slot: 31, generation: 9 };
     datagram(out, initiator, "slot_31", moved, "probe 0", &alone(&Frame::Probe(0)));
     datagram(out, responder, "from_responder", PathId { slot: 0, generation: 0 }, "probe 3", &alone(&Frame::Probe(3)));
+}
+
+/// A part of a list of servers, and its answer.
+fn server_list(out: &mut Vectors, initiator: &mut End, responder: &mut End) {
+    let part = ServerListMessage::Part { version: 0x0102, len: 300, offset: 298, part: &[0xaa, 0xbb] }.to_body();
+    let taken = ServerListMessage::Taken { version: 0x0102, len: 300 }.to_body();
+    let mut one = |end: &mut End, name: &str, meaning: &str, body: &[u8]| {
+        datagram(out, end, name, PATH, meaning, &alone(&Frame::Control(Tlvs::decode(body).unwrap())));
+    };
+    one(responder, "server_list", "control 5=0000000000000102012c012aaabb", &part);
+    one(initiator, "server_list_taken", "control 6=0000000000000102012c", &taken);
 }
 
 fn data(one: &mut impl FnMut(&str, &str, &Frame<'_>)) {

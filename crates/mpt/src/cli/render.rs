@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use crate::control::report::{
-    BUSY, LoadedPathReport, PathReport, PathTestReport, PeerReport, PeerSourceReport, Report,
+    BUSY, LoadedPathReport, PathReport, PathTestReport, PeerReport, PeerSourceReport, Report, ServerListReport,
 };
 use crate::control::verdict;
 use crate::figures::{bytes, digits};
@@ -29,6 +29,10 @@ pub fn status(report: &Report) -> String {
         text += &format!("bypass: all leaves beside the tunnel for {}; mpt bypass off ends it\n", span(seconds));
     }
     text.extend(tunnel.peer_source.as_ref().map(peer_source));
+    if let Some(version) = tunnel.offered_list {
+        text += &format!("list of servers for sites: version {version}\n");
+    }
+    text.extend(tunnel.server_lists.iter().map(server_list));
     for peer in &report.peers {
         let session = match peer.session_age_s {
             Some(age) => format!("  handshake {} ago", span(age)),
@@ -54,6 +58,17 @@ fn peer_source(source: &PeerSourceReport) -> String {
     let bad = source.bad_lines + source.bad_peers;
     let errors = if bad > 0 { format!(", {bad} wrong") } else { String::new() };
     format!("peer source {socket}: {state}\n  {peers} peers, {asked} questions, {refused} refused{errors}\n")
+}
+
+/// Formats where the servers of a peer come from.
+fn server_list(list: &ServerListReport) -> String {
+    let ServerListReport { peer, version, cluster, servers, refused } = list;
+    let from = match (version, cluster) {
+        (Some(version), Some(cluster)) => format!("by list {version} of cluster {cluster}"),
+        _ => "of the file; no list has come".to_owned(),
+    };
+    let refused = if refused.total() > 0 { format!(", refused lists: {}", refused.total()) } else { String::new() };
+    format!("servers of {peer}: {servers} {from}{refused}\n")
 }
 
 /// Formats the paths of all peers as one table.

@@ -12,7 +12,7 @@
 //! - `include` reads peers from separate files;
 //! - `rules` reads classification rules;
 //! - [`peer_source`] reads peers on demand;
-//! - [`servers`] reads several servers of one peer;
+//! - [`servers`] reads several servers of one peer, [`server_list`] signed lists of them;
 //! - [`tls`] has paths over TLS;
 //! - `native` has the keys of native mode, `original` those for peers that run the original MPT;
 //! - [`describe`] converts a configuration to the format of the original MPT;
@@ -37,6 +37,7 @@ mod problem;
 mod reader;
 mod rules;
 mod schema;
+pub mod server_list;
 pub mod servers;
 mod tables;
 #[cfg(test)]

@@ -14,6 +14,7 @@ use mpt_proto::{reorder, sched};
 
 use super::defaults;
 use super::problem::{Lines, Problem, ProblemSeverity};
+use super::server_list::ClusterKey;
 use super::tables::{BypassRule, Forward, PeerSource, TlsListen, TlsServer};
 use crate::legacy::model::{ConnectionConfig, Secret};
 
@@ -74,6 +75,8 @@ pub struct File {
     pub original: Option<Original>,
     /// The table of the kernel with routes to the networks of peers that have a session; none if absent.
     pub session_routes: Option<At<u32>>,
+    /// The signed list of servers that sites get from this host.
+    pub server_list: Option<At<PathBuf>>,
     /// The first byte of this host's session indexes; 0 for a random one.
     pub server_id: u8,
     /// Our key pair; always present in native mode.
@@ -122,6 +125,8 @@ pub struct Peer {
     pub name: At<String>,
     /// Its place among several servers of one peer, in native mode.
     pub server: Option<ServerConfig>,
+    /// The key of signed lists of its servers.
+    pub servers_key: Option<ClusterKey>,
     /// The wire protocol, of the file's mode; in native mode its line is that of the public key.
     pub protocol: At<Protocol>,
     /// Inner destinations routed to it, and inner sources that it may use.

@@ -52,6 +52,11 @@ pub fn server_id(top: &mut Reader<'_, '_, '_>) -> u8 {
     id.map_or(0, |id| id.value as u8)
 }
 
+/// Reads the file with the list of servers for sites.
+pub fn server_list(top: &mut Reader<'_, '_, '_>) -> Option<At<PathBuf>> {
+    top.read("server_list", &value_types::absolute_file("/run/mpt-fleet/servers.signed"))
+}
+
 /// Reads the table for routes to peers with a session. 253 to 255 are tables of the system.
 pub fn session_routes(top: &mut Reader<'_, '_, '_>) -> Option<At<u32>> {
     let table = top.read("session_routes", &value_types::integer("a routing table", 1..=u64::from(u32::MAX), 77))?;
@@ -223,7 +228,7 @@ pub fn refuse_order(table: &mut Reader<'_, '_, '_>) {
 }
 
 /// Keys of native mode at the top of the file.
-pub const TOP: [&str; 11] = [
+pub const TOP: [&str; 12] = [
     "private_key",
     "private_key_file",
     "congestion",
@@ -232,12 +237,13 @@ pub const TOP: [&str; 11] = [
     "outside",
     "bypass",
     "server_id",
+    "server_list",
     "session_routes",
     "peer_source",
     "tls",
 ];
 /// In a peer.
-pub const PEER: [&str; 9] = [
+pub const PEER: [&str; 10] = [
     "public_key",
     "preshared_key",
     "preshared_key_file",
@@ -246,6 +252,7 @@ pub const PEER: [&str; 9] = [
     "pairs",
     "ports",
     "server",
+    "servers_key",
     "standby",
 ];
 /// In a path.

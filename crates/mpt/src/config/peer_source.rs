@@ -56,8 +56,8 @@ pub fn peer(file: &File, source: &PeerSource, body: &str) -> Result<Peer, Vec<Pr
 /// The name of the text in messages.
 const ORIGIN: &str = "peer source";
 /// Keys of peers that this host connects to, and of the original MPT.
-const NOT_ON_DEMAND: [&str; 9] =
-    ["remote", "interfaces", "ports", "pairs", "path", "server", "standby", "original", "local_port"];
+const NOT_ON_DEMAND: [&str; 10] =
+    ["remote", "interfaces", "ports", "pairs", "path", "server", "servers_key", "standby", "original", "local_port"];
 
 #[cfg(test)]
 mod tests {

@@ -43,6 +43,7 @@ pub fn file(document: &DeTable<'_>, log: &mut ProblemLog<'_>) -> File {
         identity: identity(&mut top, &wire),
         session_routes: if wire.is(Mode::Plain) { None } else { native::session_routes(&mut top) },
         server_id: if wire.is(Mode::Plain) { 0 } else { native::server_id(&mut top) },
+        server_list: if wire.is(Mode::Plain) { None } else { native::server_list(&mut top) },
         interface: top.read_or("interface", &value_types::interface("mpt0"), defaults::INTERFACE.to_owned()),
         addresses: top.require_list("address", &value_types::interface_address("10.77.0.1/24")),
         mtu: top
@@ -229,6 +230,7 @@ pub(super) fn peer(table: &mut Reader<'_, '_, '_>, wire: &WireSettings, name: St
         false if has_servers => (Some(native::interfaces(table)), native::pairs(table)),
         false => (native::auto(table, port.value), native::pairs(table)),
     };
+    let servers_key = if wire.is(Mode::Plain) { None } else { servers::key(table, has_servers) };
     let standby = if wire.is(Mode::Plain) { 0 } else { servers::standby(table, has_servers) };
     let (networks, resequence) =
         (networks(table, wire, several), resequence(table, wire.resequence, wire.is(Mode::Native)));
@@ -237,6 +239,7 @@ pub(super) fn peer(table: &mut Reader<'_, '_, '_>, wire: &WireSettings, name: St
     let peer = Peer {
         name,
         server: None,
+        servers_key,
         protocol,
         networks,
         local_networks,

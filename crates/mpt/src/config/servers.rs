@@ -7,6 +7,7 @@ use mpt_proto::config::{Protocol, ServerConfig};
 
 use super::model::{Auto, Path, Peer};
 use super::reader::{NameGenerator, Reader};
+use super::server_list::ClusterKey;
 use super::values::At;
 use super::{defaults, native, value_types};
 
@@ -58,6 +59,16 @@ pub fn standby(table: &mut Reader<'_, '_, '_>, has_servers: bool) -> usize {
         table.log.error(standby.line, "standby: this peer has no servers".to_owned(), Some(hint));
     }
     standby.value as usize
+}
+
+/// Reads the key of lists of servers.
+pub fn key(table: &mut Reader<'_, '_, '_>, has_servers: bool) -> Option<ClusterKey> {
+    let key = table.read("servers_key", &value_types::key::<ClusterKey>("mpt-fleet cluster-key prints it"))?;
+    if !has_servers {
+        let hint = "add [[peer.server]] for one server at least: the site gets the list from it".to_owned();
+        table.log.error(key.line, "servers_key: this peer has no servers".to_owned(), Some(hint));
+    }
+    Some(key.value)
 }
 
 /// Makes a peer of each server. `peer` has everything else; its paths have no remote address.

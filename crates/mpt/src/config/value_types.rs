@@ -242,6 +242,12 @@ pub fn file(example: &str) -> ValueType<PathBuf> {
     ValueType::text("the path of a file", example, |text| (!text.is_empty()).then(|| PathBuf::from(text)))
 }
 
+/// The absolute path of a file.
+pub fn absolute_file(example: &str) -> ValueType<PathBuf> {
+    let absolute = |text: &str| text.starts_with('/').then(|| PathBuf::from(text));
+    ValueType::text("the absolute path of a file", example, absolute)
+}
+
 /// The path of a Unix socket. The kernel takes 107 bytes.
 pub fn socket(example: &str) -> ValueType<PathBuf> {
     let absolute = |text: &str| (text.starts_with('/') && text.len() <= 107).then(|| PathBuf::from(text));

@@ -64,6 +64,50 @@ pub struct TunnelReport {
     /// The source of peers; absent without one.
     #[serde(default)]
     pub peer_source: Option<PeerSourceReport>,
+    /// Version of the list of servers that peers get from here; absent without one.
+    #[serde(default)]
+    pub offered_list: Option<u64>,
+    /// The peers whose servers follow signed lists.
+    #[serde(default)]
+    pub server_lists: Vec<ServerListReport>,
+}
+
+/// The servers of a peer that follow signed lists.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerListReport {
+    /// The peer's name.
+    pub peer: String,
+    /// Version of the list in use; absent while the servers are those of the file.
+    pub version: Option<u64>,
+    /// The cluster that the list names.
+    pub cluster: Option<String>,
+    /// Number of servers.
+    pub servers: usize,
+    /// Lists that were refused since the start.
+    pub refused: ListRefusals,
+}
+
+/// Lists of servers that were refused, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListRefusals {
+    /// Not signed by the key of the peer.
+    pub bad_signature: u64,
+    /// Another format, or a value out of range.
+    pub no_list: u64,
+    /// Not newer than the one in use.
+    pub old: u64,
+    /// Of another cluster than the one in use.
+    pub other_cluster: u64,
+    /// In conflict with the file, or a socket could not be opened.
+    pub unusable: u64,
+}
+
+impl ListRefusals {
+    /// Returns the number for all reasons.
+    pub fn total(&self) -> u64 {
+        let Self { bad_signature, no_list, old, other_cluster, unusable } = *self;
+        bad_signature + no_list + old + other_cluster + unusable
+    }
 }
 
 /// The source of peers, with counts since the start.

@@ -15,7 +15,7 @@ use mpt_proto::legacy::control::Refused;
 use mpt_proto::time::Time;
 
 use super::config_files::Reread;
-use super::{Daemon, control_port, routes, setup};
+use super::{Daemon, control_port, routes, server_lists, setup};
 use crate::Failure;
 use crate::config::model::{At, FileFormat, Mode, OriginalPeer, Peer};
 use crate::config::{self, File, describe};
@@ -208,6 +208,7 @@ impl Daemon {
     fn read_again(&mut self, now: Time, connection: Option<&str>) -> Result<(), Failure> {
         let Reread { file: mut fresh, identity } = self.config_files.read()?;
         keep_created(&self.file, &mut fresh);
+        let groups = server_lists::overlay(&mut fresh, self.server_lists.groups());
         self.check_reloadable(&fresh, connection)?;
         let same_policy = (*self.file.scheduler, &self.file.rules, &self.file.probe)
             == (*fresh.scheduler, &fresh.rules, &fresh.probe);
@@ -224,6 +225,7 @@ impl Daemon {
         {
             self.end_peer(now, index);
         }
+        self.server_lists.set_groups(groups);
         let adopted = self.adopt(now, fresh, ready);
         if let Some(helper) = &mut self.tls_helper {
             helper.renew(&self.file, identity);
@@ -253,12 +255,15 @@ impl Daemon {
         fresh.warnings.iter().for_each(|problem| tracing::warn!("{problem}"));
         let File { peers, original, offload, .. } = self.file.clone();
         let routes = fresh.routes.clone();
+        let order: Vec<_> = fresh.peers.iter().map(|peer| peer.name.value.clone()).collect();
         self.file = File { peers, original, offload, ..fresh };
         if let Some(source) = &mut self.peer_source {
             source.on_reload(&self.file);
         }
         self.narrow_peers = None;
         self.add_prepared(now, ready)?;
+        self.file.peers.sort_by_key(|peer| order.iter().position(|name| *name == peer.name.value));
+        self.configure_server_lists(now);
         self.close_unconfigured(now);
         let partly_done = |failure: Failure| Failure {
             what: format!("{}; the peers were changed as in the file", failure.what),

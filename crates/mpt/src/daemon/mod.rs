@@ -7,21 +7,21 @@
 //! peers ([`port_forward`]); both use tables of [`crate::nft`], which [`restore`] keeps in effect. [`name_servers`]
 //! sets those of the host, where needed in [`resolv_conf`]. [`mtu`] follows what the paths to each peer carry.
 //! [`netlink_events`] takes the state of interfaces; [`session_routes`] announces peers to routing daemons, [`servers`]
-//! reports which of several is used, [`interface_sync`] updates paths when interfaces change, with the sockets of
-//! [`path_sockets`], [`retry_log`] schedules retries, and [`restore_limit`] limits how often state is restored that
-//! another program keeps removing; [`bypass`] suspends default routes and kill switch for a while, [`bypass_rules`]
-//! exempts selected traffic from both; [`names`] follows the addresses of peers with names, which [`crate::resolver`]
-//! looks up; [`metering`] counts the traffic of paths with a limit in a [`usage_file`], [`path_changes`] collects what
-//! is logged of paths, [`service`] notifies the service manager, [`restart`] finds out whether that starts the tunnel
-//! again, [`handshake_flood`] limits floods; [`handshake_clock`] keeps the last timestamp over a restart, and
-//! [`peer_addresses`] the addresses of peers. [`clients`] serves the sockets for commands and status, [`commands`]
-//! executes commands, [`peers`] adds and removes peers, [`pending`] are commands that wait for one, [`path_tests`]
-//! those that wait for a measurement, [`user`] gives up the rights of root, [`config_files`] keeps access to the
-//! configuration, [`tls_paths`] uses paths over TLS while no other one answers, [`tls_helper`] runs the process that
-//! accepts them, [`control_port`] is the protocol of the original MPT, [`qlog`] writes the event trace, [`processor`]
-//! measures how busy this process is, [`peer_source`] adds peers on demand, and [`diagnosis`] logs why a tunnel does
-//! not connect. [`leftovers`] removes what a killed tunnel left behind. This file opens everything, and is the main
-//! loop over all of them and signals.
+//! reports which of several is used, [`server_lists`] takes signed lists of them, [`interface_sync`] updates paths when
+//! interfaces change, with the sockets of [`path_sockets`], [`retry_log`] schedules retries, and [`restore_limit`]
+//! limits how often state is restored that another program keeps removing; [`bypass`] suspends default routes and kill
+//! switch for a while, [`bypass_rules`] exempts selected traffic from both; [`names`] follows the addresses of peers
+//! with names, which [`crate::resolver`] looks up; [`metering`] counts the traffic of paths with a limit in a
+//! [`usage_file`], [`path_changes`] collects what is logged of paths, [`service`] notifies the service manager,
+//! [`restart`] finds out whether that starts the tunnel again, [`handshake_flood`] limits floods; [`handshake_clock`]
+//! keeps the last timestamp over a restart, and [`peer_addresses`] the addresses of peers. [`clients`] serves the
+//! sockets for commands and status, [`commands`] executes commands, [`peers`] adds and removes peers, [`pending`] are
+//! commands that wait for one, [`path_tests`] those that wait for a measurement, [`user`] gives up the rights of root,
+//! [`config_files`] keeps access to the configuration, [`tls_paths`] uses paths over TLS while no other one answers,
+//! [`tls_helper`] runs the process that accepts them, [`control_port`] is the protocol of the original MPT, [`qlog`]
+//! writes the event trace, [`processor`] measures how busy this process is, [`peer_source`] adds peers on demand, and
+//! [`diagnosis`] logs why a tunnel does not connect. [`leftovers`] removes what a killed tunnel left behind. This file
+//! opens everything, and is the main loop over all of them and signals.
 
 mod bypass;
 mod bypass_rules;
@@ -62,6 +62,7 @@ mod restore;
 mod restore_limit;
 mod retry_log;
 mod routes;
+mod server_lists;
 mod servers;
 pub(crate) mod service;
 mod session_routes;
@@ -110,6 +111,7 @@ use processor::ProcessorLoad;
 use qlog::Qlog;
 use restart::StopRequest;
 use routes::Routes;
+use server_lists::ServerLists;
 use service::Service;
 use session_routes::SessionRoutes;
 use setup::{OpenTunnel, Sockets};
@@ -122,6 +124,9 @@ use tls_paths::TlsPaths;
 /// # Errors
 /// [`Failure`]; nothing but a kill switch is left behind.
 pub fn run(file: &File, qlog: Option<&Path>) -> Result<(), Failure> {
+    let mut file = file.clone();
+    let server_lists = ServerLists::at_start(&mut file);
+    let file = &file;
     let signals = Signals::open()?;
     let run = RunDir::from_env();
     let clock = Clock::start();
@@ -150,6 +155,7 @@ pub fn run(file: &File, qlog: Option<&Path>) -> Result<(), Failure> {
         qlog,
         config_files,
         tls_helper,
+        server_lists,
         clock,
     };
     up(file, &run, open).map_err(|failure| leftovers::with_leftover_state(&file.interface, &run, failure))
@@ -176,6 +182,7 @@ struct Opened {
     qlog: Option<Qlog>,
     config_files: ConfigFiles,
     tls_helper: Option<TlsHelper>,
+    server_lists: ServerLists,
     clock: Clock,
 }
 
@@ -191,6 +198,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         qlog,
         mut config_files,
         tls_helper,
+        server_lists,
         clock,
     } = open;
     let monitor = Monitor::open()?;
@@ -262,6 +270,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         handshake_clock,
         peer_addresses,
         peer_source,
+        server_lists,
         qlog,
         config_files,
         suspend_watch: SuspendWatch::start(),
@@ -314,6 +323,7 @@ struct Daemon {
     handshake_clock: HandshakeClock,
     peer_addresses: PeerAddresses,
     peer_source: Option<PeerSourceClient>,
+    server_lists: ServerLists,
     signals: Signals,
     monitor: Monitor,
     table_monitor: Option<TableMonitor>,
@@ -374,6 +384,7 @@ impl Daemon {
         self.watch_tables(self.driver.reactor.now())?;
         self.driver.take_down_waiting(self.driver.reactor.now());
         self.add_tls_paths(self.driver.reactor.now())?;
+        self.configure_server_lists(self.driver.reactor.now());
         self.diagnosis.on_paths_changed(self.driver.reactor.now());
         self.sync_interfaces(self.driver.reactor.now());
         let mut wake = self.finish_iteration(self.driver.reactor.now());
@@ -443,6 +454,8 @@ impl Daemon {
             self.publish(event);
         }
         self.poll_peer_source(now);
+        self.process_server_lists(now);
+        let offered_list = self.poll_offered_list(now);
         let data = self.driver.finish_iteration(now);
         self.handshake_clock.poll(now, &self.driver.endpoint);
         self.poll_peer_addresses(now);
@@ -460,7 +473,7 @@ impl Daemon {
         let diagnosis = self.diagnosis.poll(now, &self.driver.endpoint, &self.file);
         let stop = self.stop_request.as_ref().map(StopRequest::deadline);
         let own = [bypass, clients, control, data, delegation, diagnosis, interfaces, metering, names];
-        let others = [path_events, peer_source, qlog, service, session_routes, stop, tls];
+        let others = [offered_list, path_events, peer_source, qlog, service, session_routes, stop, tls];
         own.into_iter().chain(others).flatten().min()
     }
 

@@ -48,6 +48,7 @@ impl Daemon {
         }
         self.add_tls_paths(now)?;
         self.metering.configure(&self.file);
+        self.configure_server_lists(now);
         self.interface_sync.schedule(now);
         self.resync_interfaces(now);
         Ok(())

@@ -43,6 +43,9 @@ pub struct FleetPart {
     pub routes: Vec<IpNet>,
     /// The servers in the order of preference.
     pub servers: Vec<FleetServer>,
+    /// The key of lists of servers; absent if the fleet has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub servers_key: Option<String>,
 }
 
 /// A server of a fleet.

@@ -40,6 +40,8 @@ struct Admitted {
     #[serde(default)]
     dns: Vec<std::net::IpAddr>,
     servers: Vec<FleetServer>,
+    #[serde(default)]
+    servers_key: Option<String>,
 }
 
 impl FleetAdmission {
@@ -125,6 +127,7 @@ fn read(line: &[u8], mtu: Option<u16>) -> Decision {
                     networks: admitted.networks,
                     routes: admitted.routes,
                     servers: admitted.servers,
+                    servers_key: admitted.servers_key,
                 }),
             };
             fit(joined).map_or_else(|log| refused(EnrolmentRefusal::Failed, log), Ok)

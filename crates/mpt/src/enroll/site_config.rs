@@ -11,6 +11,7 @@ use super::answer::{Joined, MAX_LEN};
 use super::join::Join;
 use super::server::line_unless_default;
 use crate::config::defaults;
+use crate::config::server_list::ClusterKey;
 
 /// Returns the configuration. Text of the server gets into it as a parsed key, address or number only.
 pub fn config(join: &Join, line: &EnrolmentLine, key: &KeyPair, joined: &Joined, own_port: u16) -> Zeroizing<String> {
@@ -43,8 +44,13 @@ pub fn config(join: &Join, line: &EnrolmentLine, key: &KeyPair, joined: &Joined,
         line_unless_default(&mut text, "mtu", mtu, false);
     }
     match &joined.fleet {
-        Some(fleet) if fleet.servers.len() > 1 => {
+        // Lists of servers need tables of servers, even for one.
+        Some(fleet) if fleet.servers.len() > 1 || fleet.servers_key.is_some() => {
             text.push_str("\n[[peer]]\nname = \"fleet\"\nstandby = 1\n");
+            if let Some(key) = &fleet.servers_key {
+                let key = key.parse::<ClusterKey>().map(|key| key.to_string()).unwrap_or_default();
+                line_unless_default(&mut text, "servers_key", format!("\"{key}\""), false);
+            }
             for server in &fleet.servers {
                 let name = format!("server{}", server.id);
                 peer(
@@ -133,7 +139,7 @@ mod tests {
             addresses: vec![([203, 0, 113, id], 4_755).into(), "[2001:db8::7]:4756".parse().unwrap()],
         };
         let [networks, routes] = ["10.80.5.0/24", "10.88.0.0/16"].map(|net| vec![net.parse().unwrap()]);
-        FleetPart { networks, routes, servers: (1..=servers).map(server).collect() }
+        FleetPart { networks, routes, servers: (1..=servers).map(server).collect(), servers_key: None }
     }
 
     #[test]
@@ -155,6 +161,14 @@ mod tests {
         let one = read(1, true);
         assert_eq!((one.peers.len(), one.peers[0].server.is_none(), one.routes.len()), (1, true, 2));
         assert_eq!(remotes(&one, 0), ["203.0.113.1:4755", "[2001:db8::7]:4756"]);
+        let cluster = KeyPair::generate([5; 32]).public().to_string();
+        let text = text_in(Some(FleetPart { servers_key: Some(cluster.clone()), ..fleet(1) }), false, &key);
+        let listed = config::parse(Path::new("home.toml"), &text).unwrap();
+        assert_eq!(listed.peers[0].name.as_str(), "fleet/server1");
+        assert_eq!(listed.peers[0].servers_key.map(|key| key.to_string()), Some(cluster));
+        let hostile = FleetPart { servers_key: Some("\"\nmasquerade = true".to_owned()), ..fleet(2) };
+        let text = text_in(Some(hostile), false, &key);
+        assert!(!text.contains("masquerade") && config::parse(Path::new("home.toml"), &text).is_err());
         let mut hostile = fleet(2);
         hostile.servers[1].public_key = "\"\nmasquerade = true".to_owned();
         let text = text_in(Some(hostile), false, &key);

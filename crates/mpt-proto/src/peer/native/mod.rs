@@ -17,6 +17,7 @@
 //! | [`overflow`] | paths that carry data only while the others are full |
 //! | [`duplicate`] | packets that are sent on several paths |
 //! | [`path_test`] | traffic that measures one path, requested by an operator |
+//! | [`server_list`] | a list of servers for the peer, or from it |
 //! | [`fec`], [`header_compression`] | repair symbols, compressed headers |
 //! | [`reordering`], [`idle`] | the order of received packets, memory that an idle peer releases |
 
@@ -40,6 +41,7 @@ mod reordering;
 mod resolve;
 mod send;
 mod server;
+mod server_list;
 mod session;
 mod snapshot;
 mod timers;
@@ -84,6 +86,7 @@ use overflow::Overflow;
 use path::{NativePath, RemotePaths};
 use path_test::PathTests;
 use reordering::Reordering;
+use server_list::ServerLists;
 use session::SentInitiation;
 
 /// Bytes that an inner packet grows by between its own header and the UDP header.
@@ -139,6 +142,7 @@ pub(super) struct Native {
     retransmit: RetransmitQueue,
     duplicates: PendingDuplicates,
     tests: PathTests,
+    server_lists: ServerLists,
     header_compression: HeaderCompression,
     fec: FecMode,
     repair_credit: RepairCredit,
@@ -197,6 +201,7 @@ impl Native {
             retransmit: RetransmitQueue::default(),
             duplicates: PendingDuplicates::default(),
             tests: PathTests::default(),
+            server_lists: ServerLists::default(),
             header_compression: HeaderCompression::default(),
             fec: if config.tuning.has(Heuristic::Fec) { config.fec } else { FecMode::Off },
             repair_credit: RepairCredit::default(),
@@ -495,6 +500,7 @@ impl Native {
         self.remote = RemotePaths::default();
         self.duplicates.clear();
         self.tests.clear();
+        self.server_lists.on_peer_restart(now);
         self.header_compression.clear();
         self.retransmit.clear();
         self.addresses.clear_remote();

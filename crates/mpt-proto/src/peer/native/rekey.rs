@@ -45,6 +45,12 @@ impl Native {
                 common.drops.count(why);
             }
         }
+        for message in tlvs.server_list_messages() {
+            let handled = message.map_err(|_| Dropped::Malformed);
+            if let Err(why) = handled.and_then(|message| self.handle_server_list(turn.now, &message)) {
+                common.drops.count(why);
+            }
+        }
         let sessions = turn.sessions.as_mut().expect("an endpoint with native peers has sessions");
         for message in tlvs.rekey_messages() {
             let (identity, indexes) = sessions.parts();

@@ -73,6 +73,7 @@ impl Native {
             self.send_packets(common, turn);
             self.send_skips(turn, best);
             self.poll_path_tests(turn);
+            self.poll_server_lists(turn, best);
             self.await_pacers(turn.now);
         } else if self.needs_session(common) {
             self.request_session(turn.now);

@@ -31,6 +31,7 @@ impl Native {
             .chain(acks.map(|at| (at, WakeReason::Ack)))
             .chain(self.demotion_deadline())
             .chain(self.path_test_deadline())
+            .chain(self.server_list_deadline())
             .min()
     }
 

@@ -13,7 +13,7 @@
 mod admit;
 mod announce;
 pub mod connection;
-mod log;
+pub(super) mod log;
 mod message;
 mod peers;
 
