@@ -12,6 +12,7 @@
 //! comes before. Nothing happens between calls.
 
 mod handshake;
+mod initiations;
 mod peers;
 mod servers;
 mod unknown_keys;
@@ -38,6 +39,7 @@ use crate::trace::TraceRecord;
 use crate::tx::{self, Transmit, TxQueue};
 use crate::wake::WakeReason;
 use crate::wire::native::Header;
+use initiations::Initiations;
 use unknown_keys::UnknownKeys;
 pub use unknown_keys::{MAX_QUESTIONS, MAX_REFUSED_KEYS, QUESTION_TIME, REFUSED_TIME, UnknownKey};
 
@@ -76,6 +78,8 @@ pub struct Endpoint {
     server_events: VecDeque<ServerEvent>,
     /// Peers whose availability changed since [`Self::poll_availability`].
     available: BTreeSet<usize>,
+    /// Initiations that wait for a later turn.
+    initiations: Initiations,
     /// Initiations of keys that no peer has.
     unknown_keys: UnknownKeys,
 }
@@ -104,6 +108,7 @@ impl Endpoint {
             sessions,
             routes: Routes::default(),
             names: HashMap::new(),
+            initiations: Initiations::default(),
             unknown_keys: UnknownKeys::default(),
             sources: HashMap::new(),
             tx: TxQueue::default(),
@@ -235,6 +240,7 @@ impl Endpoint {
 
     /// Does what is due.
     pub fn handle_deadline(&mut self, now: Time) {
+        self.handle_waiting_initiations(now);
         while let Some(peer) = self.ready.due(now) {
             let (peers, mut turn) = self.split(now);
             peers[peer].handle_deadline(&mut turn);
@@ -247,7 +253,8 @@ impl Endpoint {
 
     /// Returns when to call [`Self::handle_deadline`], and the reason.
     pub fn next_deadline(&self) -> Option<(Time, WakeReason)> {
-        self.ready.next_deadline()
+        let waiting = self.initiations.next_deadline().map(|at| (at, WakeReason::Session));
+        self.ready.next_deadline().into_iter().chain(waiting).min()
     }
 
     /// Returns the next batch of datagrams to send. Peers are flushed one after the other, so that few batches wait
@@ -273,7 +280,8 @@ impl Endpoint {
     /// Ends a turn of the event loop, after the last [`Self::poll_transmit`]. Returns the time until which the caller
     /// may leave all input waiting and process it together; deadlines before it may be late.
     pub fn end_turn(&mut self, now: Time) -> Option<Time> {
-        self.moderation.end_turn(now)
+        // Initiations that wait are processed in turns of bounded length, one after the other.
+        self.moderation.end_turn(now).filter(|_| self.initiations.next_deadline().is_none())
     }
 
     /// Takes back the buffer of a batch that was sent.

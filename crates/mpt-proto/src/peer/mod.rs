@@ -16,9 +16,9 @@ use ipnet::IpNet;
 use crate::classify::Classifier;
 use crate::config::{PathConfig, PathRole, PeerConfig, Protocol};
 use crate::crypto::association::Association;
-use crate::crypto::handshake::Tai64n;
+use crate::crypto::handshake::{CookieReply, Tai64n};
 use crate::crypto::keys::PublicKey;
-use crate::datagram::RecvMeta;
+use crate::datagram::{RecvMeta, RemoteAddress};
 use crate::drops::{Dropped, Drops};
 use crate::error::PeerError;
 use crate::flow;
@@ -141,6 +141,17 @@ impl Peer {
     /// Returns the sessions with this peer, in native mode.
     pub fn association(&mut self) -> Option<&mut Association> {
         self.native_mut().map(|(native, _)| native.association())
+    }
+
+    /// Takes the cookie of a peer under load.
+    pub(crate) fn handle_cookie(
+        &mut self,
+        now: Time,
+        source: RemoteAddress,
+        reply: &CookieReply<'_>,
+    ) -> Result<(), Dropped> {
+        let (native, _) = self.native_mut().ok_or(Dropped::UnknownPeer)?;
+        native.handle_cookie(now, source, reply)
     }
 
     /// Drops the sessions of native mode, and begins again as after a restart of this end.
