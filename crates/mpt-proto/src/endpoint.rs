@@ -28,7 +28,7 @@ use crate::id::{LinkId, PathId};
 use crate::moderation::Moderation;
 use crate::packet::ip::{Ip, UDP};
 use crate::packet::{Coalescer, Offload, SuperPacket, TunWrite, clamp_mss};
-use crate::peer::{PathEvent, Peer, Turn};
+use crate::peer::{Closed, PathEvent, Peer, Turn};
 use crate::ready::ReadyQueue;
 use crate::routes::Routes;
 use crate::servers::ServerEvent;
@@ -76,6 +76,8 @@ pub struct Endpoint {
     /// The peers of each group of servers, in order of preference.
     groups: HashMap<Arc<str>, Vec<usize>>,
     server_events: VecDeque<ServerEvent>,
+    /// Peers that have ended their session.
+    closed: VecDeque<(String, Closed)>,
     /// Peers whose availability changed since [`Self::poll_availability`].
     available: BTreeSet<usize>,
     /// Initiations that wait for a later turn.
@@ -87,6 +89,8 @@ pub struct Endpoint {
 /// A TUN read shorter than this is copied: the queue's limit counts bytes, and a packet in a buffer of four times its
 /// length would use more memory than is counted.
 const COPY_BELOW: usize = 16_384;
+/// Peers that have ended their session and wait for [`Endpoint::poll_closed`].
+const MAX_CLOSED: usize = 64;
 /// Large buffers kept for reuse.
 const SPARE_BUFFERS: usize = 64;
 
@@ -126,6 +130,7 @@ impl Endpoint {
             key_takeovers: 0,
             groups: HashMap::new(),
             server_events: VecDeque::new(),
+            closed: VecDeque::new(),
             available: BTreeSet::new(),
         };
         endpoint.add_peers(now, &config.peers);
@@ -390,6 +395,11 @@ impl Endpoint {
         };
         if self.peers[peer].update_availability() {
             self.available.insert(peer);
+        }
+        if let Some(closed) = self.peers[peer].take_close_event().cloned()
+            && self.closed.len() < MAX_CLOSED
+        {
+            self.closed.push_back((self.peers[peer].name().to_owned(), closed));
         }
         if self.peers[peer].has_events() && !self.eventful.contains(&peer) {
             self.eventful.push(peer);

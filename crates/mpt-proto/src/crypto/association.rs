@@ -33,8 +33,8 @@ use std::time::Duration;
 
 use crate::crypto::aead::Cipher;
 use crate::crypto::handshake::{
-    Agreed, Cookie, CookieReply, EphemeralInput, HandshakePayload, Identity, Incarnation, Pending,
-    Response, Tai64n, VERSION, VerifiedInitiation,
+    Agreed, Cookie, CookieReply, EphemeralInput, HandshakePayload, Identity, Incarnation, Pending, Response, Tai64n,
+    VERSION, VerifiedInitiation,
 };
 use crate::crypto::keys::{PresharedKey, PublicKey};
 pub use crate::crypto::session::{Opened, REJECT_AFTER, REKEY_AFTER, REKEY_AFTER_SILENT};
@@ -198,6 +198,18 @@ impl Association {
         (self.answered, self.last_initiation, self.restarted) = (None, None, false);
         self.cookies.clear();
         self.events.retain(|event| matches!(event, SessionEvent::Retired(_)));
+    }
+
+    /// As [`Self::end`], when the peer has ended the session. The next initiation is at least 5 s after the last one.
+    pub fn end_by_peer(&mut self, incarnation: Incarnation) {
+        let last = self.last_initiation;
+        self.end(incarnation);
+        self.last_initiation = last;
+    }
+
+    /// Returns true if datagrams are sealed under the session with this index of ours.
+    pub fn is_current(&self, session: SessionIndex) -> bool {
+        self.sessions.current().is_some_and(|current| current.index() == session)
     }
 
     /// Returns true if a datagram can be sealed. Does not request a session.

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::Endpoint;
-use crate::crypto::handshake::{ClaimedInitiation, HandshakeMessage, Initiation, Rejection, Tai64n, VerifiedInitiation};
+use crate::crypto::handshake::{
+    ClaimedInitiation, HandshakeMessage, Initiation, Rejection, Tai64n, VerifiedInitiation,
+};
 use crate::datagram::RecvMeta;
 use crate::drops::Dropped;
 use crate::peer::Peer;

@@ -118,11 +118,12 @@ impl Endpoint {
         if !unknown_keys.asks || unknown_keys.refused.contains_key(&key) || !has_room {
             return Err(Dropped::UnknownPeer);
         }
-        let question =
-            Question { opened: now, received: *received, initiation: claimed.verify(sessions.identity())? };
+        let question = Question { opened: now, received: *received, initiation: claimed.verify(sessions.identity())? };
         match unknown_keys.open.get_mut(&key) {
             // A copy over another path, or a replay: the sender waits for the response to its newest initiation.
-            Some(open) if question.initiation.timestamp <= open.initiation.timestamp => return Err(Dropped::StaleHandshake),
+            Some(open) if question.initiation.timestamp <= open.initiation.timestamp => {
+                return Err(Dropped::StaleHandshake);
+            }
             Some(open) => *open = Question { opened: open.opened, ..question },
             None => {
                 unknown_keys.open.insert(key, question);

@@ -9,8 +9,9 @@ use super::Native;
 use super::path::NativePath;
 use crate::id::PathId;
 use crate::path::Demotion;
-use crate::peer::Common;
+use crate::peer::{Common, Turn};
 use crate::time::Time;
+use crate::tuning::path::loss_gate::INITIAL_PROBES;
 use crate::tuning::peer::demotion::{IN_USE, INITIAL_PROBE_INTERVAL, PROBE_INTERVAL};
 use crate::wake::WakeReason;
 
@@ -62,14 +63,28 @@ impl Native {
         let again = path.quality_probed + PROBE_INTERVAL;
         let demoted = path.base.health.demotion.is_some() && again < self.last_data_sent + IN_USE;
         let first = path.quality_probed + INITIAL_PROBE_INTERVAL;
-        let due = if path.initial_probes > 0 { Some(first) } else { demoted.then_some(again) };
+        let is_new = path.initial_probes > 0 && self.has_alternatives();
+        let due = if is_new { Some(first) } else { demoted.then_some(again) };
         due.filter(|_| self.may_send && path.base.health.is_alive())
     }
 
-    /// Schedules the quality probe that is due on a path.
-    pub(super) fn schedule_quality_probe(&mut self, now: Time, id: PathId) {
+    /// Returns true if there is more than one path. The only one is used whatever its quality, so its first probes wait
+    /// until there is another one: they are most of the datagrams of a site that connects.
+    fn has_alternatives(&self) -> bool {
+        self.paths.iter().filter(|path| !path.base.is_vacant()).nth(1).is_some()
+    }
+
+    /// Schedules the quality probe that is due on a path. A new path beyond those that may be probed in a second gets
+    /// none, and is judged by its traffic.
+    pub(super) fn schedule_quality_probe(&mut self, turn: &mut Turn<'_>, id: PathId) {
+        let now = turn.now;
         if self.next_quality_probe(&self.paths[id]).is_some_and(|at| at <= now) {
             let path = &mut self.paths[id];
+            let begins = path.initial_probes == INITIAL_PROBES;
+            if begins && !turn.sessions.as_mut().is_some_and(|sessions| sessions.may_probe_new_path(now)) {
+                path.initial_probes = 0;
+                return;
+            }
             (path.quality_probed, path.probes) = (now, path.probes.max(1));
             path.initial_probes = path.initial_probes.saturating_sub(1);
             // Probes measure quality, not rate.

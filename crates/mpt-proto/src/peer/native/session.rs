@@ -46,7 +46,7 @@ impl Native {
                     }
                     let compresses = session.payload.capabilities.compresses();
                     self.header_compression.set_allowed(compresses && self.tuning.has(Heuristic::HeaderCompression));
-                    self.initiation = None;
+                    (self.initiation, self.closed) = (None, None);
                     // The responder may use the session after the first datagram under it.
                     self.paths.iter_mut().for_each(|path| path.base.probe_now(turn.now));
                     self.established_at = turn.now;
