@@ -6,8 +6,8 @@
 //! the one before from its address, because a response to it would be of no use: without this, a host that is slower
 //! than its sites arrive answers only initiations that have been discarded.
 //!
-//! What waits is bounded by [`MAX_WAITING`]. Under load the guard admits only senders that have proved their address, and
-//! 20 a second of each host, so nobody fills it in the name of others.
+//! The bound of those that wait is [`MAX_WAITING`]. Under load the guard admits only senders that have proved their
+//! address, and 20 a second of each host, so nobody fills it in the name of others.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;

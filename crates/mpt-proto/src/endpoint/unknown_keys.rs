@@ -10,9 +10,9 @@
 //!
 //! The state has a fixed bound, whatever the network sends: [`MAX_QUESTIONS`] questions, each with one initiation, and
 //! [`MAX_REFUSED_KEYS`] refused keys of 32 bytes. Before a question, an initiation has passed the handshake guard, and
-//! its sender has proved the key; the answer continues from there, and repeats no Diffie-Hellman. A flood of random keys
-//! costs two Diffie-Hellmans for each initiation while there is room for a question, and one otherwise. It keeps other
-//! unknown keys out meanwhile; peers are not affected.
+//! its sender has proved the key; the answer continues from there, and repeats no Diffie-Hellman. A flood of random
+//! keys costs two Diffie-Hellmans for each initiation while there is room for a question, and one otherwise. It keeps
+//! other unknown keys out meanwhile; peers are not affected.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;

@@ -132,7 +132,7 @@ pub struct PeerReport {
     /// Seconds since the session's keys were agreed, by a handshake or a rekey; absent without a session.
     #[serde(default)]
     pub session_age_s: Option<u64>,
-    /// Reason for which the peer has ended the last session; absent with a session, and if it said none.
+    /// Reason for which the peer has ended the last session; absent with a session, and after a silent end.
     #[serde(default)]
     pub closed: Option<String>,
     /// Its use, if it is one of several servers: `active`, `standby` or `idle`.

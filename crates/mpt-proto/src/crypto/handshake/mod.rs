@@ -21,8 +21,9 @@
 //!
 //! An initiation from the network passes these checks, the cheapest first: [`HandshakeMessage::decode`], the lengths;
 //! [`HandshakeGuard::admit`], MAC1 and under load MAC2; [`ClaimedInitiation::open`], one Diffie-Hellman, which yields
-//! the claimed static key; the look-up of that peer; [`ClaimedInitiation::verify`], another one, which proves the claim;
-//! `Association::handle_initiation`, which answers. A failure at any step changes nothing and gets no answer, except for a cookie reply under load.
+//! the claimed static key; the look-up of that peer; [`ClaimedInitiation::verify`], another one, which proves the
+//! claim; `Association::handle_initiation`, which answers. A failure at any step changes nothing and gets no answer,
+//! except for a cookie reply under load.
 
 pub mod cookie;
 pub mod enrolment;

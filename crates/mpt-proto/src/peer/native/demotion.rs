@@ -63,15 +63,8 @@ impl Native {
         let again = path.quality_probed + PROBE_INTERVAL;
         let demoted = path.base.health.demotion.is_some() && again < self.last_data_sent + IN_USE;
         let first = path.quality_probed + INITIAL_PROBE_INTERVAL;
-        let is_new = path.initial_probes > 0 && self.has_alternatives();
-        let due = if is_new { Some(first) } else { demoted.then_some(again) };
+        let due = if path.initial_probes > 0 { Some(first) } else { demoted.then_some(again) };
         due.filter(|_| self.may_send && path.base.health.is_alive())
-    }
-
-    /// Returns true if there is more than one path. The only one is used whatever its quality, so its first probes wait
-    /// until there is another one: they are most of the datagrams of a site that connects.
-    fn has_alternatives(&self) -> bool {
-        self.paths.iter().filter(|path| !path.base.is_vacant()).nth(1).is_some()
     }
 
     /// Schedules the quality probe that is due on a path. A new path beyond those that may be probed in a second gets
