@@ -32,16 +32,18 @@ impl Initiations {
         self.order.is_empty() && self.has_turn(now)
     }
 
-    /// Keeps one for a later turn.
+    /// Keeps one for a later turn. An error is the reason why this one is dropped, or the one of its source before it.
     pub(super) fn push(&mut self, received: RecvMeta, datagram: &[u8]) -> Result<(), Dropped> {
         let source = (received.link, received.from);
-        if !self.waiting.contains_key(&source) {
-            if self.order.len() >= MAX_WAITING {
-                return Err(Dropped::HandshakeFlood);
-            }
-            self.order.push_back(source);
+        let is_replacement = self.waiting.contains_key(&source);
+        if !is_replacement && self.order.len() >= MAX_WAITING {
+            return Err(Dropped::HandshakeFlood);
         }
         self.waiting.insert(source, (received, datagram.to_vec()));
+        if is_replacement {
+            return Err(Dropped::StaleHandshake);
+        }
+        self.order.push_back(source);
         Ok(())
     }
 
@@ -89,7 +91,7 @@ mod tests {
         let mut initiations = Initiations::default();
         assert_eq!((0..10).filter(|_| initiations.begins(at(1))).count(), MAX_PER_TURN as usize);
         (1..=10).for_each(|port| initiations.push(from(port), b"old").unwrap());
-        initiations.push(from(2), b"new").unwrap();
+        assert_eq!(initiations.push(from(2), b"new"), Err(Dropped::StaleHandshake));
         assert!(initiations.pop(at(1)).is_none(), "the same turn");
         assert!(initiations.next_deadline().is_some_and(|due| due > at(1)));
         assert!(!initiations.begins(at(2)), "those that wait are first");
@@ -106,7 +108,6 @@ mod tests {
         let mut initiations = Initiations::default();
         let kept = (0..u16::MAX).filter(|port| initiations.push(from(*port), b"one").is_ok()).count();
         assert_eq!((kept, initiations.waiting.len()), (MAX_WAITING, MAX_WAITING));
-        assert_eq!(initiations.push(from(5), b"two"), Ok(()), "another one of a source that waits");
         assert_eq!(initiations.push(from(u16::MAX), b"one"), Err(Dropped::HandshakeFlood));
     }
 }
