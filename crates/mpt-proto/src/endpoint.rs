@@ -12,6 +12,7 @@
 //! comes before. Nothing happens between calls.
 
 mod handshake;
+mod initiations;
 mod peers;
 mod servers;
 mod unknown_keys;
@@ -27,7 +28,7 @@ use crate::id::{LinkId, PathId};
 use crate::moderation::Moderation;
 use crate::packet::ip::{Ip, UDP};
 use crate::packet::{Coalescer, Offload, SuperPacket, TunWrite, clamp_mss};
-use crate::peer::{PathEvent, Peer, Turn};
+use crate::peer::{Closed, PathEvent, Peer, Turn};
 use crate::ready::ReadyQueue;
 use crate::routes::Routes;
 use crate::server_list::{ServerList, ServerListEvent};
@@ -39,6 +40,7 @@ use crate::trace::TraceRecord;
 use crate::tx::{self, Transmit, TxQueue};
 use crate::wake::WakeReason;
 use crate::wire::native::Header;
+use initiations::Initiations;
 use unknown_keys::UnknownKeys;
 pub use unknown_keys::{MAX_QUESTIONS, MAX_REFUSED_KEYS, QUESTION_TIME, REFUSED_TIME, UnknownKey};
 
@@ -78,8 +80,12 @@ pub struct Endpoint {
     /// The list of servers that peers get.
     server_list: Option<Arc<ServerList>>,
     list_events: VecDeque<ServerListEvent>,
+    /// Peers that have ended their session.
+    closed: VecDeque<(String, Closed)>,
     /// Peers whose availability changed since [`Self::poll_availability`].
     available: BTreeSet<usize>,
+    /// Initiations that wait for a later turn.
+    initiations: Initiations,
     /// Initiations of keys that no peer has.
     unknown_keys: UnknownKeys,
 }
@@ -87,6 +93,8 @@ pub struct Endpoint {
 /// A TUN read shorter than this is copied: the queue's limit counts bytes, and a packet in a buffer of four times its
 /// length would use more memory than is counted.
 const COPY_BELOW: usize = 16_384;
+/// Peers that have ended their session and wait for [`Endpoint::poll_closed`].
+const MAX_CLOSED: usize = 64;
 /// Large buffers kept for reuse.
 const SPARE_BUFFERS: usize = 64;
 
@@ -108,6 +116,7 @@ impl Endpoint {
             sessions,
             routes: Routes::default(),
             names: HashMap::new(),
+            initiations: Initiations::default(),
             unknown_keys: UnknownKeys::default(),
             sources: HashMap::new(),
             tx: TxQueue::default(),
@@ -127,6 +136,7 @@ impl Endpoint {
             server_events: VecDeque::new(),
             server_list: None,
             list_events: VecDeque::new(),
+            closed: VecDeque::new(),
             available: BTreeSet::new(),
         };
         endpoint.add_peers(now, &config.peers);
@@ -242,6 +252,7 @@ impl Endpoint {
 
     /// Does what is due.
     pub fn handle_deadline(&mut self, now: Time) {
+        self.handle_waiting_initiations(now);
         while let Some(peer) = self.ready.due(now) {
             let (peers, mut turn) = self.split(now);
             peers[peer].handle_deadline(&mut turn);
@@ -254,7 +265,8 @@ impl Endpoint {
 
     /// Returns when to call [`Self::handle_deadline`], and the reason.
     pub fn next_deadline(&self) -> Option<(Time, WakeReason)> {
-        self.ready.next_deadline()
+        let waiting = self.initiations.next_deadline().map(|at| (at, WakeReason::Session));
+        self.ready.next_deadline().into_iter().chain(waiting).min()
     }
 
     /// Returns the next batch of datagrams to send. Peers are flushed one after the other, so that few batches wait
@@ -280,7 +292,8 @@ impl Endpoint {
     /// Ends a turn of the event loop, after the last [`Self::poll_transmit`]. Returns the time until which the caller
     /// may leave all input waiting and process it together; deadlines before it may be late.
     pub fn end_turn(&mut self, now: Time) -> Option<Time> {
-        self.moderation.end_turn(now)
+        // Initiations that wait are processed in turns of bounded length, one after the other.
+        self.moderation.end_turn(now).filter(|_| self.initiations.next_deadline().is_none())
     }
 
     /// Takes back the buffer of a batch that was sent.
@@ -389,6 +402,11 @@ impl Endpoint {
         };
         if self.peers[peer].update_availability() {
             self.available.insert(peer);
+        }
+        if let Some(closed) = self.peers[peer].take_close_event().cloned()
+            && self.closed.len() < MAX_CLOSED
+        {
+            self.closed.push_back((self.peers[peer].name().to_owned(), closed));
         }
         if self.peers[peer].has_events() && !self.eventful.contains(&peer) {
             self.eventful.push(peer);

@@ -6,6 +6,8 @@ use std::collections::HashMap;
 use crate::crypto::handshake::{EphemeralInput, HandshakeGuard, Identity, Incarnation};
 use crate::crypto::keys::PublicKey;
 use crate::crypto::random::RandomSource;
+use crate::time::Time;
+use crate::tuning::peer::demotion::MAX_NEW_PATHS;
 use crate::wire::native::SessionIndex;
 
 /// The local state of every session.
@@ -14,6 +16,8 @@ pub struct SessionTable {
     guard: HandshakeGuard,
     indexes: IndexAllocator,
     peers: HashMap<PublicKey, usize>,
+    /// This second, and the new paths that were probed in it.
+    new_paths: (u64, u32),
 }
 
 /// The session indexes in use, and the random generator for them and for ephemeral keys.
@@ -31,7 +35,7 @@ impl SessionTable {
     pub fn new(identity: Identity, seed: [u8; 32]) -> Self {
         let mut indexes = IndexAllocator::new(RandomSource::new(seed), 0);
         let guard = HandshakeGuard::new(identity.keys.public(), indexes.random.draw());
-        Self { identity, guard, indexes, peers: HashMap::new() }
+        Self { identity, guard, indexes, peers: HashMap::new(), new_paths: (0, 0) }
     }
 
     /// Sets the first byte of every session index that this end allocates from now on, 1 to 255. There are 65,536 such
@@ -70,6 +74,16 @@ impl SessionTable {
     /// Returns random data for a path challenge.
     pub fn challenge(&mut self) -> [u8; 8] {
         self.indexes.random.draw()
+    }
+
+    /// Returns true if another new path may be probed in this second, and counts it.
+    pub fn may_probe_new_path(&mut self, now: Time) -> bool {
+        let second = (now - Time::START).as_secs();
+        if second != self.new_paths.0 {
+            self.new_paths = (second, 0);
+        }
+        self.new_paths.1 += 1;
+        self.new_paths.1 <= MAX_NEW_PATHS
     }
 
     /// Adds a peer with its key.

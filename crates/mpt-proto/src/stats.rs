@@ -8,6 +8,7 @@ use crate::drops::Drops;
 use crate::id::LinkId;
 use crate::path::config::PathRole;
 use crate::path::{Path, PathState, Traffic};
+use crate::peer::Closed;
 use crate::reorder::ReorderStats;
 use crate::servers::{Availability, ServerUse};
 use crate::time::{Rate, Time};
@@ -53,6 +54,8 @@ pub struct PeerStatus {
     pub availability: Availability,
     /// The hosts that use its key in turn, if there are two.
     pub shared_key: Option<SharedKey>,
+    /// The announcement with which it has ended the last session, while there is no other one.
+    pub closed: Option<Closed>,
     /// Its paths.
     pub paths: Vec<PathStatus>,
 }

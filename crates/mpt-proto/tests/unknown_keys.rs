@@ -217,8 +217,10 @@ fn peers_come_and_go_and_the_others_keep_their_sessions() {
     let mut server = server();
     let mut sites: Vec<_> = (1..=6).map(|number| (number, site(number))).collect();
     for (number, site) in &mut sites {
-        server.add_peer(at(0), &peer(&format!("site-{number}"), *number, vec![]));
-        run(&mut server, site, *number, at(0));
+        // In turns of their own, each of which handles four initiations.
+        let now = at(*number as u64);
+        server.add_peer(now, &peer(&format!("site-{number}"), *number, vec![]));
+        run(&mut server, site, *number, now);
     }
     for gone in [2, 6, 1] {
         server.remove_peer(&format!("site-{gone}")).expect("a peer");

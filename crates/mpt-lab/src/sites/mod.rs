@@ -15,7 +15,8 @@ use crate::error::{Context, LabError, Result};
 use crate::topology::Topology;
 use crowd::Crowd;
 use mpt_proto::crypto::keys::KeyPair;
-use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
+use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, rlim_t, setrlimit};
+use nix::sys::time::TimeValLike as _;
 use server::SitesServer;
 use source::PeerSource;
 use std::{
@@ -56,6 +57,8 @@ pub struct SitesOutcome {
     pub best_second: usize,
     /// Memory of the server for each site in KiB, at the end.
     pub memory: f64,
+    /// Processor time while sites connected: of the server, and of this program, which is sites and source.
+    pub connecting: [Duration; 2],
     /// The longest turn of the server while sites connected, and while all were connected.
     pub turns: [Duration; 2],
     /// Share of a processor that the server took while all were connected.
@@ -72,6 +75,9 @@ impl fmt::Display for SitesOutcome {
         writeln!(f, "half of them after {:.2} s, all after {seconds:.2} s", half.as_secs_f64())?;
         writeln!(f, "{:.0} sessions/s, {best_second} in the best second", *up as f64 / seconds.max(1e-9))?;
         writeln!(f, "{memory:.1} KiB of memory for each site")?;
+        let [server, sites] = self.connecting.map(|time| time.as_secs_f64());
+        let each = server * 1e6 / (*up).max(1) as f64;
+        writeln!(f, "{server:.1} s of a processor at the server, {each:.0} us a site; {sites:.1} s at the sites")?;
         let [connecting, resting] = self.turns.map(|turn| turn.as_secs_f64() * 1e3);
         writeln!(f, "longest turn {connecting:.2} ms while they connect, {resting:.2} ms later")?;
         writeln!(f, "{:.1} % of a processor while all are connected", self.idle_load * 100.0)?;
@@ -97,11 +103,12 @@ pub fn run(program: &Path, plan: &SitesPlan) -> Result<SitesOutcome> {
     let alone = server.memory()?;
     let mut crowd = Crowd::open(&server.netns, plan.count, plan.rate, server_keys.public())?;
     let sampler = server.sample_turns(Duration::ZERO);
-    let begin = Instant::now();
+    let (begin, before) = (Instant::now(), [server.processor_time()?, own_time()?]);
     crowd.run(plan.limit, |crowd| crowd.up() == plan.count);
-    let connecting = sampler.end();
-    let (ticks, rest, sampler) =
-        (server.processor_time()?, Instant::now(), server.sample_turns(plan.rest.min(Duration::from_secs(3))));
+    let ticks = server.processor_time()?;
+    let connecting = [ticks - before[0], own_time()? - before[1]];
+    let longest_turn = sampler.end();
+    let (rest, sampler) = (Instant::now(), server.sample_turns(plan.rest.min(Duration::from_secs(3))));
     crowd.run(plan.rest, |_| false);
     let resting = sampler.end();
     let idle_load = (server.processor_time()? - ticks).as_secs_f64() / rest.elapsed().as_secs_f64().max(1e-9);
@@ -119,11 +126,19 @@ pub fn run(program: &Path, plan: &SitesPlan) -> Result<SitesOutcome> {
         times: [at(times.len() / 2), at(times.len().saturating_sub(1))],
         best_second: times.iter().step_by((times.len() / 200).max(1)).map(in_second).max().unwrap_or(0),
         memory: (server.memory()? as f64 - alone as f64) / plan.count as f64,
-        turns: [connecting, resting],
+        connecting,
+        turns: [longest_turn, resting],
         idle_load,
         status: [server.time_of_one()?, server.time_of_all()?],
     };
     Ok(outcome)
+}
+
+/// Returns the processor time of this program.
+fn own_time() -> Result<Duration> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF).map_err(std::io::Error::from).context("getrusage")?;
+    let times = [usage.user_time(), usage.system_time()];
+    Ok(times.iter().map(|time| Duration::from_micros(time.num_microseconds().unsigned_abs())).sum())
 }
 
 /// Each site has a socket.

@@ -185,6 +185,28 @@ fn a_site_that_nobody_configured_gets_a_session_until_the_source_removes_it() {
 }
 
 #[test]
+fn a_site_learns_at_once_that_it_was_removed_and_that_its_server_stops() {
+    let Some(mut rig) = Rig::build("closed", &["delay=1ms"]) else { return };
+    let source = Source::listen(&rig, |ask| match ask {
+        2 => vec![json!({ "answer": ask, "no": "revoked" }).to_string()],
+        _ => vec![peer(ask, &site(""))],
+    });
+    launch(&mut rig, Host::B);
+    launch(&mut rig, Host::A);
+    rig.wait_for_answer(&[], Family::V4, "a peer on demand");
+    let closed = |rig: &Rig| rig.status(Host::A)["peers"][0]["closed"].as_str().unwrap_or_default().to_owned();
+    assert_eq!(closed(&rig), "");
+    source.send(&json!({ "remove": key(A), "reason": "revoked" }).to_string());
+    rig.wait_until("the site has the reason", |rig| closed(rig) == "it has removed this host from its peers: revoked");
+    assert!(crate::rig::text(&rig.mpt(Host::A, &["status"]).stdout).contains("no session: the peer ended it"));
+    assert_eq!(rig.logged(Host::A, "the peer has ended the session"), 1);
+    rig.wait_for_answer(&[], Family::V4, "the source takes the site again");
+    assert_eq!(closed(&rig), "");
+    assert!(rig.mpt(Host::B, &["down"]).status.success());
+    rig.wait_until("the site has the reason", |rig| closed(rig) == "it stops");
+}
+
+#[test]
 fn a_refused_key_gets_nothing_and_peers_of_files_are_not_the_sources() {
     let Some(mut rig) = Rig::build("refused", &["delay=1ms"]) else { return };
     let source = Source::listen(&rig, |ask| vec![json!({ "answer": ask, "no": "unknown key" }).to_string()]);

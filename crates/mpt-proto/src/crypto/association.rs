@@ -33,8 +33,8 @@ use std::time::Duration;
 
 use crate::crypto::aead::Cipher;
 use crate::crypto::handshake::{
-    Agreed, ClaimedInitiation, Cookie, CookieReply, EphemeralInput, HandshakePayload, Identity, Incarnation, Pending,
-    Response, Tai64n, VERSION,
+    Agreed, Cookie, CookieReply, EphemeralInput, HandshakePayload, Identity, Incarnation, Pending, Response, Tai64n,
+    VERSION, VerifiedInitiation,
 };
 use crate::crypto::keys::{PresharedKey, PublicKey};
 pub use crate::crypto::session::{Opened, REJECT_AFTER, REKEY_AFTER, REKEY_AFTER_SILENT};
@@ -200,6 +200,18 @@ impl Association {
         self.events.retain(|event| matches!(event, SessionEvent::Retired(_)));
     }
 
+    /// As [`Self::end`], when the peer has ended the session. The next initiation is at least 5 s after the last one.
+    pub fn end_by_peer(&mut self, incarnation: Incarnation) {
+        let last = self.last_initiation;
+        self.end(incarnation);
+        self.last_initiation = last;
+    }
+
+    /// Returns true if datagrams are sealed under the session with this index of ours.
+    pub fn is_current(&self, session: SessionIndex) -> bool {
+        self.sessions.current().is_some_and(|current| current.index() == session)
+    }
+
     /// Returns true if a datagram can be sealed. Does not request a session.
     pub fn is_established(&self, now: Time) -> bool {
         self.sessions.can_seal(now)
@@ -253,29 +265,28 @@ impl Association {
     /// there, the copy proves with it that we receive there. A cookie is used once.
     pub fn prove_address(&mut self, now: Time, destination: RemoteAddress, copy: &mut [u8]) {
         let Some(pending) = self.attempt.as_mut().and_then(|attempt| attempt.pending.as_mut()) else { return };
-        if !pending.sent_to.contains(&destination) {
-            pending.sent_to.push(destination);
+        if !pending.sent_to.iter().any(|(sent_to, _)| *sent_to == destination) {
+            pending.sent_to.push((destination, false));
         }
         if let Some(at) = self.cookies.iter().position(|(source, _)| *source == destination) {
             self.cookies.swap_remove(at).1.prove(now, copy);
         }
     }
 
-    /// Answers an initiation of the peer if it is authentic and newer than all before. A copy of the last one that
+    /// Answers an authentic initiation of the peer if it is newer than all before. A copy of the last one that
     /// comes from another source gets the same response. A failure changes nothing. `ephemeral` is only called if the
     /// initiation is answered for the first time.
     pub fn handle_initiation(
         &mut self,
         now: Time,
         identity: &Identity,
-        claimed: ClaimedInitiation<'_>,
+        verified: VerifiedInitiation,
         source: RemoteAddress,
         ephemeral: impl FnOnce() -> EphemeralInput,
     ) -> Result<HandshakeTransmit, Dropped> {
-        if *claimed.peer() != self.peer {
+        if *verified.peer() != self.peer {
             return Err(Dropped::UnknownPeer);
         }
-        let verified = claimed.verify(identity)?;
         let (timestamp, offer) = (verified.timestamp, verified.payload.capabilities);
         let (transcript, peer) = (verified.transcript(), verified.payload.incarnation);
         if let Some(repeated) = self.answered.as_mut().and_then(|last| last.repeat(now, transcript, source)) {
@@ -341,20 +352,30 @@ impl Association {
         Ok(())
     }
 
-    /// Stores the cookie of a peer under load for the next initiation to the `source` of the reply.
+    /// Stores the cookie of a peer under load for the next copy of an initiation to the `source` of the reply. Returns
+    /// true if that copy is due at once: the same initiation, for the first reply to it from this source. A retry
+    /// would come a second later, and a thousand sites that begin at once would each lose that second.
     ///
     /// An observer of an initiation can forge a reply to it, because the key of a reply is public. So it must name an
     /// initiation that waits for its response, and come from where that was sent. Responses get no cookies: they name
     /// an index that only those on the way have seen.
-    pub fn handle_cookie(&mut self, now: Time, source: RemoteAddress, reply: &CookieReply<'_>) -> Result<(), Dropped> {
-        let pending = self.pending(reply.receiver).filter(|pending| pending.sent_to.contains(&source));
-        let mac1 = pending.ok_or(Dropped::UnknownSession)?.mac1;
-        let cookie = Cookie::open(now, &self.peer, &mac1, reply).ok_or(Dropped::NotAuthentic)?;
+    pub fn handle_cookie(
+        &mut self,
+        now: Time,
+        source: RemoteAddress,
+        reply: &CookieReply<'_>,
+    ) -> Result<bool, Dropped> {
+        let pending = self.attempt.as_mut().and_then(|attempt| attempt.pending.as_mut());
+        let pending = pending.filter(|pending| pending.index == reply.receiver).ok_or(Dropped::UnknownSession)?;
+        let sent = pending.sent_to.iter_mut().find(|(destination, _)| *destination == source);
+        let (_, is_repeated) = sent.ok_or(Dropped::UnknownSession)?;
+        let cookie = Cookie::open(now, &self.peer, &pending.mac1, reply).ok_or(Dropped::NotAuthentic)?;
+        let is_first = !std::mem::replace(is_repeated, true);
         self.cookies.retain(|(other, cookie)| *other != source && cookie.is_fresh(now));
         if self.cookies.len() < MAX_PATHS {
             self.cookies.push((source, cookie));
         }
-        Ok(())
+        Ok(is_first)
     }
 
     fn pending(&self, index: SessionIndex) -> Option<&Pending> {

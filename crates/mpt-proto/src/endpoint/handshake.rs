@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::Endpoint;
-use crate::crypto::handshake::{ClaimedInitiation, HandshakeMessage, Initiation, Rejection, Tai64n};
+use crate::crypto::handshake::{
+    ClaimedInitiation, HandshakeMessage, Initiation, Rejection, Tai64n, VerifiedInitiation,
+};
 use crate::datagram::RecvMeta;
 use crate::drops::Dropped;
 use crate::peer::Peer;
@@ -27,7 +29,10 @@ impl Endpoint {
         let source = (received.link, received.from);
         let peer = match message {
             HandshakeMessage::Initiation(initiation) => {
-                return self.handle_initiation(now, received, &initiation, datagram);
+                if self.initiations.begins(now) {
+                    return self.handle_initiation(now, received, &initiation);
+                }
+                return self.initiations.push(*received, datagram);
             }
             HandshakeMessage::Response(response) => {
                 let peer = sessions.peer_of_session(response.receiver).ok_or(Dropped::UnknownSession)?;
@@ -37,7 +42,7 @@ impl Endpoint {
             }
             HandshakeMessage::CookieReply(reply) => {
                 let peer = sessions.peer_of_session(reply.receiver).ok_or(Dropped::UnknownSession)?;
-                peers[peer].association().ok_or(Dropped::UnknownPeer)?.handle_cookie(now, source, &reply)?;
+                peers[peer].handle_cookie(now, source, &reply)?;
                 peer
             }
         };
@@ -45,27 +50,48 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Answers an initiation that has passed the guard. That of an unknown key becomes a question, with `datagram`.
-    pub(super) fn handle_initiation(
+    /// Handles initiations that have waited for this turn.
+    pub(super) fn handle_waiting_initiations(&mut self, now: Time) {
+        while let Some((received, datagram)) = self.initiations.pop(now) {
+            let Some(HandshakeMessage::Initiation(initiation)) = HandshakeMessage::decode(&datagram) else { continue };
+            if let Err(why) = self.handle_initiation(now, &received, &initiation) {
+                self.drops.count(why);
+            }
+        }
+    }
+
+    /// Answers an initiation that has passed the guard. That of an unknown key becomes a question.
+    fn handle_initiation(
         &mut self,
         now: Time,
         received: &RecvMeta,
         initiation: &Initiation<'_>,
-        datagram: &[u8],
+    ) -> Result<(), Dropped> {
+        let sessions = self.sessions.as_ref().ok_or(Dropped::UnknownProtocol)?;
+        let claimed = ClaimedInitiation::open(sessions.identity(), initiation)?;
+        match sessions.peer_with_key(claimed.peer()) {
+            Some(peer) => self.answer_initiation(now, received, peer, claimed.verify(sessions.identity())?),
+            None => self.ask(now, received, claimed),
+        }
+    }
+
+    /// Answers an authentic initiation of a peer.
+    pub(super) fn answer_initiation(
+        &mut self,
+        now: Time,
+        received: &RecvMeta,
+        peer: usize,
+        verified: VerifiedInitiation,
     ) -> Result<(), Dropped> {
         let Self { sessions: Some(sessions), peers, tx, key_takeovers, .. } = self else {
             return Err(Dropped::UnknownProtocol);
-        };
-        let claimed = ClaimedInitiation::open(sessions.identity(), initiation)?;
-        let Some(peer) = sessions.peer_with_key(claimed.peer()) else {
-            return self.ask(now, received, claimed, datagram);
         };
         let association = peers[peer].association().ok_or(Dropped::UnknownPeer)?;
         let (identity, indexes) = sessions.parts();
         let ephemeral = || indexes.ephemeral_input(peer);
         let shared = association.shared_key();
         let source = (received.link, received.from);
-        let response = association.handle_initiation(now, identity, claimed, source, ephemeral)?;
+        let response = association.handle_initiation(now, identity, verified, source, ephemeral)?;
         *key_takeovers += u64::from(association.shared_key() != shared);
         answer(tx, received, &response.message);
         self.ready.mark(peer);
@@ -124,10 +150,7 @@ fn admit(
 ) -> Result<(), Rejection> {
     match message {
         HandshakeMessage::Initiation(initiation) => {
-            if sessions.guard().needs_known_addresses(now) {
-                let known = peers.iter().flat_map(Peer::validated_addresses);
-                sessions.guard().set_known_addresses(now, known);
-            }
+            sessions.guard().learn_addresses(now, peers.len(), |peer| peers[peer].validated_addresses());
             sessions.guard().admit(now, received.from, &initiation.signed)
         }
         HandshakeMessage::Response(response) => {

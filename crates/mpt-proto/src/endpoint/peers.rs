@@ -9,7 +9,7 @@ use crate::config::{PathConfig, PathRole, PeerConfig};
 use crate::crypto::keys::PublicKey;
 use crate::error::PeerError;
 use crate::id::LinkId;
-use crate::peer::Peer;
+use crate::peer::{Closed, Peer};
 use crate::sessions::SessionTable;
 use crate::stats::PathTestOutcome;
 use crate::time::Time;
@@ -31,6 +31,18 @@ impl Endpoint {
                 self.replay_initiation(now, &key);
             }
         }
+    }
+
+    /// Sends to the peer at `index` that this end ends the session, for this reason: a code of
+    /// [`crate::wire::frame::CloseFrame`], and a text. The caller then removes the peer, or ends.
+    pub fn close(&mut self, now: Time, index: usize, code: u16, text: &str) {
+        let (peers, mut turn) = self.split(now);
+        peers[index].close(&mut turn, code, text);
+    }
+
+    /// Returns the next peer that has ended its session, by name, and its announcement.
+    pub fn poll_closed(&mut self) -> Option<(String, Closed)> {
+        self.closed.pop_front()
     }
 
     /// Removes the peer of this name, with the packets that wait for it. The last peer takes its index.

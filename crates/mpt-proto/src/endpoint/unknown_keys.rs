@@ -10,14 +10,15 @@
 //!
 //! The state has a fixed bound, whatever the network sends: [`MAX_QUESTIONS`] questions, each with one initiation, and
 //! [`MAX_REFUSED_KEYS`] refused keys of 32 bytes. Before a question, an initiation has passed the handshake guard, and
-//! its sender has proved the key. A flood of random keys costs two Diffie-Hellmans for each initiation while there is
-//! room for a question, and one otherwise. It keeps other unknown keys out meanwhile; peers are not affected.
+//! its sender has proved the key; the answer continues from there, and repeats no Diffie-Hellman. A flood of random
+//! keys costs two Diffie-Hellmans for each initiation while there is room for a question, and one otherwise. It keeps
+//! other unknown keys out meanwhile; peers are not affected.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
 use super::Endpoint;
-use crate::crypto::handshake::{ClaimedInitiation, HandshakeMessage, Tai64n};
+use crate::crypto::handshake::{ClaimedInitiation, Tai64n, VerifiedInitiation};
 use crate::crypto::keys::PublicKey;
 use crate::datagram::RecvMeta;
 use crate::drops::Dropped;
@@ -51,9 +52,8 @@ pub(super) struct UnknownKeys {
 #[derive(Debug)]
 struct Question {
     opened: Time,
-    timestamp: Tai64n,
     received: RecvMeta,
-    initiation: Vec<u8>,
+    initiation: VerifiedInitiation,
 }
 
 impl Endpoint {
@@ -96,8 +96,8 @@ impl Endpoint {
         self.unknown_keys.refused.remove(key);
         self.end_old_questions(now);
         let Some(Question { received, initiation, .. }) = self.unknown_keys.open.remove(key) else { return };
-        let Some(HandshakeMessage::Initiation(initiation)) = HandshakeMessage::decode(&initiation) else { return };
-        if let Err(why) = self.handle_initiation(now, &received, &initiation, &[]) {
+        let Some(peer) = self.index_of_key(key) else { return };
+        if let Err(why) = self.answer_initiation(now, &received, peer, initiation) {
             self.drops.count(why);
         }
     }
@@ -108,7 +108,6 @@ impl Endpoint {
         now: Time,
         received: &RecvMeta,
         claimed: ClaimedInitiation<'_>,
-        datagram: &[u8],
     ) -> Result<(), Dropped> {
         let key = *claimed.peer();
         self.end_old_questions(now);
@@ -119,11 +118,12 @@ impl Endpoint {
         if !unknown_keys.asks || unknown_keys.refused.contains_key(&key) || !has_room {
             return Err(Dropped::UnknownPeer);
         }
-        let timestamp = claimed.timestamp(sessions.identity())?;
-        let question = Question { opened: now, timestamp, received: *received, initiation: datagram.to_vec() };
+        let question = Question { opened: now, received: *received, initiation: claimed.verify(sessions.identity())? };
         match unknown_keys.open.get_mut(&key) {
             // A copy over another path, or a replay: the sender waits for the response to its newest initiation.
-            Some(open) if timestamp <= open.timestamp => return Err(Dropped::StaleHandshake),
+            Some(open) if question.initiation.timestamp <= open.initiation.timestamp => {
+                return Err(Dropped::StaleHandshake);
+            }
             Some(open) => *open = Question { opened: open.opened, ..question },
             None => {
                 unknown_keys.open.insert(key, question);
@@ -172,6 +172,6 @@ impl UnknownKeys {
 
 impl Question {
     fn about(&self, key: PublicKey) -> UnknownKey {
-        UnknownKey { key, timestamp: self.timestamp, source: self.received.from }
+        UnknownKey { key, timestamp: self.initiation.timestamp, source: self.received.from }
     }
 }

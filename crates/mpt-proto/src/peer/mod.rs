@@ -16,9 +16,9 @@ use ipnet::IpNet;
 use crate::classify::Classifier;
 use crate::config::{PathConfig, PathRole, PeerConfig, Protocol};
 use crate::crypto::association::Association;
-use crate::crypto::handshake::Tai64n;
+use crate::crypto::handshake::{CookieReply, Tai64n};
 use crate::crypto::keys::PublicKey;
-use crate::datagram::RecvMeta;
+use crate::datagram::{RecvMeta, RemoteAddress};
 use crate::drops::{Dropped, Drops};
 use crate::error::PeerError;
 use crate::flow;
@@ -38,8 +38,8 @@ pub use crate::tuning::peer::native::{MAX_HELD_BYTES, MAX_SENT_BYTES, MAX_STEPS}
 use crate::tuning::peer::queue::NO_PATH_KEEP;
 use crate::tx::TxQueue;
 use crate::wake::WakeReason;
-pub use native::NATIVE_OVERHEAD;
 use native::Native;
+pub use native::{Closed, NATIVE_OVERHEAD};
 use plain::Plain;
 
 /// One peer.
@@ -141,6 +141,29 @@ impl Peer {
     /// Returns the sessions with this peer, in native mode.
     pub fn association(&mut self) -> Option<&mut Association> {
         self.native_mut().map(|(native, _)| native.association())
+    }
+
+    /// Sends CLOSE in native mode.
+    pub(crate) fn close(&mut self, turn: &mut Turn<'_>, code: u16, text: &str) {
+        if let Mode::Native(native) = &mut self.mode {
+            native.close(turn, code, text);
+        }
+    }
+
+    /// Returns the CLOSE with which the peer ended the session, once.
+    pub(crate) fn take_close_event(&mut self) -> Option<&Closed> {
+        self.native_mut().and_then(|(native, _)| native.take_close_event())
+    }
+
+    /// Takes the cookie of a peer under load.
+    pub(crate) fn handle_cookie(
+        &mut self,
+        now: Time,
+        source: RemoteAddress,
+        reply: &CookieReply<'_>,
+    ) -> Result<(), Dropped> {
+        let (native, _) = self.native_mut().ok_or(Dropped::UnknownPeer)?;
+        native.handle_cookie(now, source, reply)
     }
 
     /// Drops the sessions of native mode, and begins again as after a restart of this end.

@@ -80,7 +80,7 @@ impl Peer {
     /// Removes the packets that wait, for another server to send. Those that were sent and are lost are among them.
     pub(crate) fn take_waiting(&mut self) -> Vec<SuperPacket> {
         let Self { common, mode: Mode::Native(native) } = self else { return Vec::new() };
-        let lost = if native.is_reachable() { Vec::new() } else { native.take_lost() };
+        let lost = if native.can_send() { Vec::new() } else { native.take_lost() };
         let queued: Vec<_> = common.queue.drain().collect();
         common.ledger.moved += queued.len() as u64;
         lost.into_iter().chain(queued).filter_map(|packet| copy(&packet)).collect()

@@ -8,6 +8,7 @@
 //! them.
 
 pub(crate) mod cc;
+pub(crate) mod initiations;
 pub(crate) mod inner;
 pub(crate) mod moderation;
 pub(crate) mod path;

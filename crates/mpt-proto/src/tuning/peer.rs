@@ -124,6 +124,9 @@ pub mod demotion {
     pub const PROBE_INTERVAL: Duration = Duration::from_millis(25);
     /// Between the quality probes of a new path: a verdict takes a third of a second and a round trip.
     pub const INITIAL_PROBE_INTERVAL: Duration = Duration::from_millis(5);
+    /// New paths of all peers that are probed in a second: 4,096 probes, which take a twentieth of a processor. When
+    /// thousands of sites connected at once, 64 probes each took five times the processor time of their handshakes.
+    pub const MAX_NEW_PATHS: u32 = 64;
     /// The tunnel counts as in use for this long after its last data.
     pub const IN_USE: Duration = Duration::from_secs(5);
 }

@@ -230,13 +230,20 @@ pub enum AddrFrame {
     },
 }
 
-/// The reason why the sender ends the association.
+/// The reason why the sender ends the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CloseFrame<'a> {
     /// The machine-readable reason.
     pub code: u16,
     /// The human-readable reason; it must be escaped before printing.
     pub text: &'a str,
+}
+
+impl CloseFrame<'_> {
+    /// The sender stops, or serves none of its peers any more.
+    pub const STOPPING: u16 = 1;
+    /// The sender has removed the receiver from its peers.
+    pub const REMOVED: u16 = 2;
 }
 
 const LAST: u8 = 0x80;

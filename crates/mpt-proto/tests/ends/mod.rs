@@ -126,8 +126,9 @@ impl End {
             HandshakeMessage::Initiation(initiation) => {
                 guard.admit(now, from, &initiation.signed)?;
                 let claimed = ClaimedInitiation::open(us, &initiation).map_err(Rejection::Silent)?;
+                let verified = claimed.verify(us).map_err(Rejection::Silent)?;
                 let (source, fresh) = ((LinkId(0), from), || rng.ephemeral());
-                let response = peer.handle_initiation(now, us, claimed, source, fresh).map_err(Rejection::Silent)?;
+                let response = peer.handle_initiation(now, us, verified, source, fresh).map_err(Rejection::Silent)?;
                 Ok(Reaction::Reply(response.message))
             }
             HandshakeMessage::Response(response) => {
@@ -135,7 +136,7 @@ impl End {
                 peer.handle_response(now, us, &response).map(|()| Reaction::Done).map_err(Rejection::Silent)
             }
             HandshakeMessage::CookieReply(reply) => {
-                peer.handle_cookie(now, (LinkId(0), from), &reply).map(|()| Reaction::Done).map_err(Rejection::Silent)
+                peer.handle_cookie(now, (LinkId(0), from), &reply).map(|_| Reaction::Done).map_err(Rejection::Silent)
             }
         }
     }

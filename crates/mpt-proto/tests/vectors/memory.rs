@@ -66,7 +66,7 @@ fn handshake(now: Time, ends: &mut [End; 2]) {
     a.1.request(now);
     let initiation = a.1.poll_transmit(now, &mut a.0, || fresh(0x71, 1)).unwrap().message;
     let Some(HandshakeMessage::Initiation(initiation)) = HandshakeMessage::decode(&initiation) else { panic!() };
-    let claimed = ClaimedInitiation::open(&b.0, &initiation).unwrap();
+    let claimed = ClaimedInitiation::open(&b.0, &initiation).unwrap().verify(&b.0).unwrap();
     let response = b.1.handle_initiation(now, &b.0, claimed, source, || fresh(0x72, 2)).unwrap().message;
     let Some(HandshakeMessage::Response(response)) = HandshakeMessage::decode(&response) else { panic!() };
     a.1.handle_response(now, &a.0, &response).unwrap();

@@ -110,7 +110,7 @@ impl End {
         let Some(HandshakeMessage::Initiation(initiation)) = HandshakeMessage::decode(initiation) else {
             panic!("not an initiation")
         };
-        let knock = ClaimedInitiation::open(&self.us, &initiation).unwrap();
+        let knock = ClaimedInitiation::open(&self.us, &initiation).unwrap().verify(&self.us).unwrap();
         self.peer.handle_initiation(NOW, &self.us, knock, SOURCE, || RESPONDER.fresh()).unwrap().message
     }
 

@@ -36,7 +36,10 @@ pub fn status(report: &Report) -> String {
     for peer in &report.peers {
         let session = match peer.session_age_s {
             Some(age) => format!("  handshake {} ago", span(age)),
-            None if tunnel.mode == "native" => "  no session".to_owned(),
+            None if tunnel.mode == "native" => {
+                let closed = peer.closed.as_ref().map(|reason| format!(": the peer ended it, {reason}"));
+                format!("  no session{}", closed.unwrap_or_default())
+            }
             None => String::new(),
         };
         text += &format!("\n{}  {}{session}\n{}", peer.name, peer.scheduler, indented(&table(rows_of_status(peer))));

@@ -9,9 +9,11 @@ use std::time::Duration;
 use mpt_proto::config::PathRole;
 use mpt_proto::drops::Drops;
 use mpt_proto::path::{Demotion, DownCause, PathState};
+use mpt_proto::peer::Closed;
 use mpt_proto::reorder::ReorderStats;
 use mpt_proto::stats::{EndpointStatus, LoadedPath, PathStatus, PeerStatus};
 use mpt_proto::time::Time;
+use mpt_proto::wire::frame::CloseFrame;
 use mpt_proto::{Availability, ServerUse};
 use serde::{Deserialize, Serialize};
 
@@ -174,6 +176,9 @@ pub struct PeerReport {
     /// Seconds since the session's keys were agreed, by a handshake or a rekey; absent without a session.
     #[serde(default)]
     pub session_age_s: Option<u64>,
+    /// Reason for which the peer has ended the last session; absent with a session, and after a silent end.
+    #[serde(default)]
+    pub closed: Option<String>,
     /// Its use, if it is one of several servers: `active`, `standby` or `idle`.
     #[serde(default)]
     pub server: Option<String>,
@@ -374,6 +379,7 @@ impl PeerReport {
             recovered_packets: peer.recovered,
             abandoned_packets: peer.given_up,
             session_age_s: peer.established_at.map(|at| now.since(at).as_secs()),
+            closed: peer.closed.as_ref().map(close_reason),
             server: peer.server.map(|usage| server_use(usage).to_owned()),
             in_reserve: peer.availability == Availability::InReserve,
             reorder: peer.reorder.as_ref().map(ReorderReport::new),
@@ -381,6 +387,16 @@ impl PeerReport {
             paths: peer.paths.iter().map(PathReport::new).collect(),
         }
     }
+}
+
+/// Returns the reason for which a peer has ended its session, in words.
+pub fn close_reason(closed: &Closed) -> String {
+    let reason = match closed.code {
+        CloseFrame::STOPPING => "it stops".to_owned(),
+        CloseFrame::REMOVED => "it has removed this host from its peers".to_owned(),
+        code => format!("code {code}"),
+    };
+    if closed.text.is_empty() { reason } else { format!("{reason}: {}", closed.text) }
 }
 
 impl ReorderReport {
@@ -519,6 +535,7 @@ mod tests {
             server: Some(ServerUse::Active),
             availability: Availability::InUse,
             shared_key: None,
+            closed: Some(Closed { code: 2, text: "revoked".to_owned(), at: Time::START }),
             reorder: Some(ReorderStats { longest_fill_ns: 9_999, ..ReorderStats::default() }),
             drops: drops.clone(),
             paths: vec![path],

@@ -230,7 +230,8 @@ impl Driver {
         self.has_unread = true;
     }
 
-    fn transmit(&mut self, now: Time) {
+    /// Sends what the endpoint has.
+    pub fn transmit(&mut self, now: Time) {
         while let Some(batch) = self.endpoint.poll_transmit(now) {
             let index = usize::from(batch.link.0);
             let Some(Some(link)) = self.links.get_mut(index) else {

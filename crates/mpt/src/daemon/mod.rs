@@ -417,6 +417,9 @@ impl Daemon {
     /// Ends the tunnel. If the service manager `restarts` it, kill switch, rules and the TUN device stay.
     fn stop(&mut self, now: Time, restarts: bool) {
         self.service.stopping();
+        if !restarts {
+            self.close_sessions(now);
+        }
         self.publish(EventKind::Stopping {});
         self.poll_clients(now);
         self.routes.on_shutdown(restarts);
@@ -518,6 +521,7 @@ impl Daemon {
     /// Logs path events and notifies the peer. Returns true if there was any.
     fn process_path_events(&mut self, now: Time) -> bool {
         let mut any = self.process_server_events();
+        self.log_closed_sessions();
         while let Some((peer, event)) = self.driver.endpoint.poll_event() {
             let (peer, path) = (peer.to_owned(), event.path.to_string());
             self.notify_peer(now, &peer, &event);

@@ -11,6 +11,7 @@ use mpt_proto::endpoint::Endpoint;
 use mpt_proto::legacy::control::{AddressPair, Code, ControlEvent, LegacyPath};
 use mpt_proto::peer::PathEvent;
 use mpt_proto::time::Time;
+use mpt_proto::wire::frame::CloseFrame;
 
 use super::{Daemon, control_port, pending, routes, setup};
 use crate::Failure;
@@ -58,6 +59,9 @@ impl Daemon {
     pub(super) fn remove_peer(&mut self, now: Time, index: usize) -> Peer {
         self.metering.count_final(now, &mut self.driver.endpoint);
         let peer = self.file.peers.remove(index);
+        if let Some(index) = self.driver.endpoint.index_of(&peer.name) {
+            self.driver.endpoint.close(now, index, CloseFrame::REMOVED, "");
+        }
         if let Err(error) = self.driver.endpoint.remove_peer(&peer.name) {
             tracing::warn!(peer = %peer.name, %error, "peer not removed");
         }

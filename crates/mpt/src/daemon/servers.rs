@@ -1,11 +1,29 @@
-//! Reports which of several servers of a peer is used.
+//! Reports which of several servers of a peer is used, and the sessions that one end ends.
 
+use mpt_proto::time::Time;
+use mpt_proto::wire::frame::CloseFrame;
 use mpt_proto::{ServerEvent, ServerUse};
 
 use super::Daemon;
+use crate::control::report::close_reason;
 use crate::control::{EventKind, report};
 
 impl Daemon {
+    /// Logs the sessions that peers have ended.
+    pub(super) fn log_closed_sessions(&mut self) {
+        while let Some((peer, closed)) = self.driver.endpoint.poll_closed() {
+            tracing::info!(peer, reason = close_reason(&closed), "the peer has ended the session");
+        }
+    }
+
+    /// Sends to all peers that this tunnel ends for good, so that they need not detect its silence.
+    pub(super) fn close_sessions(&mut self, now: Time) {
+        for index in 0..self.driver.endpoint.peers().len() {
+            self.driver.endpoint.close(now, index, CloseFrame::STOPPING, "");
+            self.driver.transmit(now);
+        }
+    }
+
     /// Logs and publishes changes of the use of servers. Returns true if there was any.
     pub(super) fn process_server_events(&mut self) -> bool {
         let mut any = false;

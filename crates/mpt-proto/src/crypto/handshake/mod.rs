@@ -21,8 +21,9 @@
 //!
 //! An initiation from the network passes these checks, the cheapest first: [`HandshakeMessage::decode`], the lengths;
 //! [`HandshakeGuard::admit`], MAC1 and under load MAC2; [`ClaimedInitiation::open`], one Diffie-Hellman, which yields
-//! the claimed static key; the look-up of that peer; `Association::handle_initiation`, which verifies the claim and
-//! answers. A failure at any step changes nothing and gets no answer, except for a cookie reply under load.
+//! the claimed static key; the look-up of that peer; [`ClaimedInitiation::verify`], another one, which proves the
+//! claim; `Association::handle_initiation`, which answers. A failure at any step changes nothing and gets no answer,
+//! except for a cookie reply under load.
 
 pub mod cookie;
 pub mod enrolment;
@@ -39,6 +40,8 @@ pub use tai64n::{Clock, Tai64n};
 pub(super) use cookie::{Cookie, sign};
 pub(super) use message::MAC;
 pub(super) use noise::Secrets;
+
+use std::fmt;
 
 use zeroize::Zeroize;
 
@@ -90,8 +93,8 @@ pub(super) struct Pending {
     /// Our incarnation in it.
     pub(super) own: Incarnation,
     pub(super) mac1: [u8; MAC],
-    /// Destinations of its copies, at most one for each path.
-    pub(super) sent_to: Vec<RemoteAddress>,
+    /// Destinations of its copies, at most one for each path, and true after the first cookie from there.
+    pub(super) sent_to: Vec<(RemoteAddress, bool)>,
     noise: noise::Initiator,
 }
 
@@ -156,13 +159,8 @@ impl<'a> ClaimedInitiation<'a> {
         self.noise.initiator()
     }
 
-    /// Verifies the claim, and returns the timestamp of the initiation. One Diffie-Hellman.
-    pub(crate) fn timestamp(self, identity: &Identity) -> Result<Tai64n, Dropped> {
-        self.verify(identity).map(|verified| verified.timestamp)
-    }
-
-    /// Verifies the claim: decrypts the timestamp and the payload of the initiator.
-    pub(super) fn verify(mut self, identity: &Identity) -> Result<VerifiedInitiation, Dropped> {
+    /// Verifies the claim: decrypts the timestamp and the payload of the initiator. One Diffie-Hellman.
+    pub fn verify(mut self, identity: &Identity) -> Result<VerifiedInitiation, Dropped> {
         let plain = self.noise.read_payload(&identity.keys, self.sealed).map_err(|_| Dropped::NotAuthentic)?;
         let (timestamp, payload) = plain.split_first_chunk().ok_or(Dropped::NotAuthentic)?;
         let payload = decode_payload(payload, self.sender)?;
@@ -176,14 +174,19 @@ impl<'a> ClaimedInitiation<'a> {
 }
 
 /// An authentic initiation; it may be a replay.
-pub(super) struct VerifiedInitiation {
-    pub(super) timestamp: Tai64n,
+pub struct VerifiedInitiation {
+    pub(crate) timestamp: Tai64n,
     pub(super) payload: HandshakePayload,
     noise: noise::Responder,
     remote: SessionIndex,
 }
 
 impl VerifiedInitiation {
+    /// Returns the static key of the initiator.
+    pub fn peer(&self) -> &PublicKey {
+        self.noise.initiator()
+    }
+
     /// Returns a hash of the whole initiation but its MACs, which no other initiation has.
     pub(super) fn transcript(&self) -> [u8; 32] {
         self.noise.transcript()
@@ -206,6 +209,12 @@ impl VerifiedInitiation {
         let payload = self.payload;
         secrets.chaining.take_if(|_| !identity.capabilities.rekeys_with(&payload.capabilities));
         Ok((Agreed { local: ephemeral.index, remote: self.remote, payload, secrets }, message))
+    }
+}
+
+impl fmt::Debug for VerifiedInitiation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VerifiedInitiation").field("peer", self.peer()).finish_non_exhaustive()
     }
 }
 

@@ -43,7 +43,7 @@ impl Native {
     /// Sends the control frames that belong to one path. A challenge is repeated until its response arrives, and so are
     /// the status and the addresses that it carries.
     pub(super) fn send_path_control(&mut self, turn: &mut Turn<'_>, id: PathId) {
-        self.schedule_quality_probe(turn.now, id);
+        self.schedule_quality_probe(turn, id);
         let path = &mut self.paths[id];
         let stamp = path.base.liveness.prober().and_then(|prober| prober.poll(turn.now));
         let challenge = stamp.map(|stamp| Frame::Path(PathFrame::Challenge(stamp.to_be_bytes())));

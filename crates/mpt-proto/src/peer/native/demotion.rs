@@ -9,8 +9,9 @@ use super::Native;
 use super::path::NativePath;
 use crate::id::PathId;
 use crate::path::Demotion;
-use crate::peer::Common;
+use crate::peer::{Common, Turn};
 use crate::time::Time;
+use crate::tuning::path::loss_gate::INITIAL_PROBES;
 use crate::tuning::peer::demotion::{IN_USE, INITIAL_PROBE_INTERVAL, PROBE_INTERVAL};
 use crate::wake::WakeReason;
 
@@ -66,10 +67,17 @@ impl Native {
         due.filter(|_| self.may_send && path.base.health.is_alive())
     }
 
-    /// Schedules the quality probe that is due on a path.
-    pub(super) fn schedule_quality_probe(&mut self, now: Time, id: PathId) {
+    /// Schedules the quality probe that is due on a path. A new path beyond those that may be probed in a second gets
+    /// none, and is judged by its traffic.
+    pub(super) fn schedule_quality_probe(&mut self, turn: &mut Turn<'_>, id: PathId) {
+        let now = turn.now;
         if self.next_quality_probe(&self.paths[id]).is_some_and(|at| at <= now) {
             let path = &mut self.paths[id];
+            let begins = path.initial_probes == INITIAL_PROBES;
+            if begins && !turn.sessions.as_mut().is_some_and(|sessions| sessions.may_probe_new_path(now)) {
+                path.initial_probes = 0;
+                return;
+            }
             (path.quality_probed, path.probes) = (now, path.probes.max(1));
             path.initial_probes = path.initial_probes.saturating_sub(1);
             // Probes measure quality, not rate.

@@ -22,6 +22,7 @@
 //! | [`reordering`], [`idle`] | the order of received packets, memory that an idle peer releases |
 
 mod add_addr;
+mod close;
 mod control_frames;
 mod demotion;
 mod duplicate;
@@ -65,7 +66,7 @@ use crate::path::sample::LossSample;
 use crate::path::sent_packets::Payload;
 use crate::path::windowed_filter::WindowedMax;
 use crate::path::{Health, Path, PathState, PathTable};
-use crate::queue::{Aqm, Queue};
+use crate::queue::{Aqm, InnerPacket, Queue};
 use crate::repair::fec::FecMode;
 use crate::repair::{FlowSeq, RetransmitQueue};
 use crate::sched::PathSnapshot;
@@ -79,6 +80,7 @@ use crate::tx;
 use crate::wire::frame::DATA_HEADER;
 use crate::wire::native::OVERHEAD;
 use add_addr::AdvertisedAddresses;
+pub use close::Closed;
 use duplicate::PendingDuplicates;
 use fec::RepairCredit;
 use header_compression::HeaderCompression;
@@ -97,6 +99,14 @@ pub(super) struct Native {
     association: Association,
     /// The last initiation, while its response is missing.
     initiation: Option<SentInitiation>,
+    /// A CLOSE that has come in this turn.
+    close_received: Option<Closed>,
+    /// The CLOSE that ended the last session, until there is another one.
+    closed: Option<Closed>,
+    /// It has not been reported.
+    has_close_event: bool,
+    /// Packets that were in flight then, for another server.
+    unsent: Vec<InnerPacket>,
     /// Counts the messages of rekeys that were sent.
     rekey_copies: u32,
     /// The time at which the current session was established.
@@ -176,6 +186,10 @@ impl Native {
         let mut native = Self {
             association: Association::new(config.public_key, config.preshared_key.clone(), incarnation),
             initiation: None,
+            close_received: None,
+            closed: None,
+            has_close_event: false,
+            unsent: Vec::new(),
             rekey_copies: 0,
             established_at: now,
             is_idle_server: peer.server.is_some(),
@@ -257,6 +271,11 @@ impl Native {
     pub(super) fn validated_addresses(&self) -> impl Iterator<Item = SocketAddr> {
         let validated = self.paths.iter().filter(|path| path.address.is_validated() && !path.base.is_vacant());
         validated.map(|path| path.base.remote)
+    }
+
+    /// Returns the CLOSE that ended the session, once.
+    pub(super) fn take_close_event(&mut self) -> Option<&Closed> {
+        self.closed.as_ref().filter(|_| std::mem::take(&mut self.has_close_event))
     }
 
     pub(super) fn public_key(&self) -> &PublicKey {
@@ -359,6 +378,7 @@ impl Native {
             given_up,
             established_at: self.has_session.then_some(self.established_at),
             shared_key: self.association.shared_key(),
+            closed: self.closed.clone(),
             paths: paths.map(|path| self.path_status(path)).collect(),
             ..common
         }

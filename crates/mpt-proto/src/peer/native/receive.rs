@@ -224,8 +224,9 @@ impl Native {
                 self.handle_control(common, turn, session, own.filter(|_| !unvalidated), *tlvs);
             }
             Frame::Context(context) => self.header_compression.on_context(turn.now, *context),
-            // Repair symbols and compressed packets are handled with their datagram. The others have no effect.
-            Frame::Probe(_) | Frame::Repair(_) | Frame::Compressed(_) | Frame::Close(_) => {}
+            Frame::Close(close) => self.on_close(turn.now, session, close),
+            // Repair symbols and compressed packets are handled with their datagram. A probe has no effect.
+            Frame::Probe(_) | Frame::Repair(_) | Frame::Compressed(_) => {}
         }
     }
 

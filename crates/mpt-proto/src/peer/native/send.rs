@@ -52,6 +52,7 @@ impl Native {
     /// Writes the datagrams that may leave to `turn.tx`.
     pub(in crate::peer) fn flush(&mut self, common: &mut Common, turn: &mut Turn<'_>, blocked: &BTreeSet<LinkId>) {
         self.paths.iter_mut().for_each(|path| path.base.blocked = blocked.contains(&path.base.link));
+        self.end_closed_session(common, turn);
         self.handle_failed_paths(common, turn);
         if self.handle_session_events(common, turn) {
             self.drop_silent_paths(common, turn);

@@ -39,7 +39,7 @@ impl Native {
 
     /// Removes the packets that were sent and are lost.
     pub(in crate::peer) fn take_lost(&mut self) -> Vec<InnerPacket> {
-        self.retransmit.take_lost()
+        std::mem::take(&mut self.unsent).into_iter().chain(self.retransmit.take_lost()).collect()
     }
 
     /// Returns true if the peer holds the session in reserve, as far as its paths that are alive show.

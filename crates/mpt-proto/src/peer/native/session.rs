@@ -5,6 +5,9 @@ use std::time::Duration;
 use super::Native;
 use super::path::NativePath;
 use crate::crypto::association::SessionEvent;
+use crate::crypto::handshake::CookieReply;
+use crate::datagram::RemoteAddress;
+use crate::drops::Dropped;
 use crate::id::PathSet;
 use crate::peer::{CONTROL_TOS, Common, Turn};
 use crate::time::Time;
@@ -43,7 +46,7 @@ impl Native {
                     }
                     let compresses = session.payload.capabilities.compresses();
                     self.header_compression.set_allowed(compresses && self.tuning.has(Heuristic::HeaderCompression));
-                    self.initiation = None;
+                    (self.initiation, self.closed) = (None, None);
                     // The responder may use the session after the first datagram under it.
                     self.paths.iter_mut().for_each(|path| path.base.probe_now(turn.now));
                     self.established_at = turn.now;
@@ -75,6 +78,21 @@ impl Native {
             self.association.prove_address(turn.now, (path.base.link, path.base.remote), slot.bytes());
             slot.commit();
         }
+    }
+
+    /// Takes the cookie of a peer under load. The initiation leaves at once again on the path of the first reply to it.
+    pub(in crate::peer) fn handle_cookie(
+        &mut self,
+        now: Time,
+        source: RemoteAddress,
+        reply: &CookieReply<'_>,
+    ) -> Result<(), Dropped> {
+        let repeats = self.association.handle_cookie(now, source, reply)?;
+        if let Some(initiation) = self.initiation.as_mut().filter(|_| repeats) {
+            let paths = self.paths.iter().filter(|path| (path.base.link, path.base.remote) == source);
+            paths.for_each(|path| initiation.pending.insert(path.id()));
+        }
+        Ok(())
     }
 
     /// Returns the limit for the interval between initiations while packets wait: the peer may just have started again.
