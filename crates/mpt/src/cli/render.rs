@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use crate::control::report::{
-    BUSY, LoadedPathReport, PathReport, PathTestReport, PeerReport, PeerSourceReport, Report,
+    BUSY, LoadedPathReport, PathReport, PathTestReport, PeerReport, PeerSourceReport, Report, TlsCertificateReport,
 };
 use crate::control::verdict;
 use crate::figures::{bytes, digits};
@@ -28,6 +28,7 @@ pub fn status(report: &Report) -> String {
     if let Some(seconds) = tunnel.bypass_s {
         text += &format!("bypass: all leaves beside the tunnel for {}; mpt bypass off ends it\n", span(seconds));
     }
+    text.extend(tunnel.tls_certificate.as_ref().and_then(certificate));
     text.extend(tunnel.peer_source.as_ref().map(peer_source));
     for peer in &report.peers {
         let session = match peer.session_age_s {
@@ -41,6 +42,13 @@ pub fn status(report: &Report) -> String {
         text += &dropped(&peer.drops);
     }
     text + &dropped(&report.drops)
+}
+
+/// Formats what is wrong with the certificate for paths over TLS.
+fn certificate(certificate: &TlsCertificateReport) -> Option<String> {
+    let expiry = certificate.expiry().map(|expiry| format!("TLS: the certificate {expiry}\n"));
+    let problem = certificate.problem.as_ref().map(|why| format!("TLS: the certificate in use stays: {why}\n"));
+    Some(expiry.into_iter().chain(problem).collect::<String>()).filter(|text| !text.is_empty())
 }
 
 /// Formats the state of the source of peers.

@@ -52,11 +52,12 @@ impl Daemon {
         let bypass_s = self.bypass_until.map(|until| until.since(now).as_secs());
         let busy_percent = self.processor.percent();
         let peer_source = self.peer_source.as_ref().map(PeerSourceClient::report);
+        let tls_certificate = self.tls_helper.as_ref().map(|helper| helper.watch.report());
         let tunnel = self.tunnel_report.clone();
         let longest_turn_us = self.processor.longest_turn().as_micros() as u64;
         let peer_count = self.driver.endpoint.peers().len();
         let measured = TunnelReport { busy_percent, longest_turn_us, peer_count, ..tunnel };
-        let about = TunnelReport { uptime_s, uptime_us, bypass_s, peer_source, ..measured };
+        let about = TunnelReport { uptime_s, uptime_us, bypass_s, peer_source, tls_certificate, ..measured };
         let mut report = Report::new(about, &self.driver.endpoint.status_of(first, count));
         self.metering.fill_report(&mut report);
         self.report_names(&mut report);
@@ -82,5 +83,6 @@ pub(super) fn tunnel_report(file: &File, mtu: usize) -> TunnelReport {
         longest_turn_us: 0,
         peer_count: 0,
         peer_source: None,
+        tls_certificate: None,
     }
 }
