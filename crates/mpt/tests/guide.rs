@@ -1,4 +1,5 @@
-//! Tests that configurations in the guide are valid, that its commands exist, and that what they name is in the packages.
+//! Tests that configurations in the guide are valid, that its commands exist, and that what they name is in the
+//! packages.
 
 #[path = "guide/host.rs"]
 mod host;

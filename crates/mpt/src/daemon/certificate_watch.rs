@@ -60,7 +60,7 @@ pub(super) struct CertificateWatch {
     warned: Expiry,
 }
 
-/// How near the end of a certificate is.
+/// The time that a certificate has left, as a warning describes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Expiry {
     #[default]

@@ -18,10 +18,10 @@
 //! executes commands, [`peers`] adds and removes peers, [`pending`] are commands that wait for one, [`path_tests`]
 //! those that wait for a measurement, [`user`] gives up the rights of root, [`config_files`] keeps access to the
 //! configuration, [`tls_paths`] uses paths over TLS while no other one answers, [`tls_helper`] runs the process that
-//! accepts them, [`certificate_watch`] passes it a renewed certificate, [`control_port`] is the protocol of the original MPT, [`qlog`] writes the event trace, [`processor`]
-//! measures how busy this process is, [`peer_source`] adds peers on demand, and [`diagnosis`] logs why a tunnel does
-//! not connect. [`leftovers`] removes what a killed tunnel left behind. This file opens everything, and is the main
-//! loop over all of them and signals.
+//! accepts them, [`certificate_watch`] passes it a renewed certificate, [`control_port`] is the protocol of the
+//! original MPT, [`qlog`] writes the event trace, [`processor`] measures how busy this process is, [`peer_source`] adds
+//! peers on demand, and [`diagnosis`] logs why a tunnel does not connect. [`leftovers`] removes what a killed tunnel
+//! left behind. This file opens everything, and is the main loop over all of them and signals.
 
 mod bypass;
 mod bypass_rules;

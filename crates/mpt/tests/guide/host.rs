@@ -75,7 +75,7 @@ fn is_unit(unit: &str) -> bool {
     ["systemd", "fleet"].iter().any(|folder| root().join("packaging").join(folder).join(&file).is_file())
 }
 
-/// What is installed is in the packages or is built; a drop-in belongs to a unit.
+/// The files to install are in the packages or are built; a drop-in belongs to a unit.
 fn install(place: &str, arguments: &[&str]) {
     let mut names = Vec::new();
     let mut rest = arguments.iter();
@@ -139,13 +139,15 @@ fn cargo(place: &str, arguments: &[&str]) {
 /// Runs each `ip` command, and checks each `nft` command and each block of rules, in a network namespace of its own.
 /// The kernel may refuse what the host lacks; the programs must understand it.
 pub fn in_a_namespace(commands: &[(String, Vec<String>)], blocks: &[Block]) {
-    let devices =
-        ["lan0", "eth0", "mpt0", "br0"].map(|name| format!("ip link add {name} type dummy && ip link set {name} up"));
+    let devices = ["lan0", "eth0", "mpt0", "br0"]
+        .map(|name| format!("ip link add {name} type veth peer name far-{name} && ip link set {name} up"));
     let devices = devices.join("; ");
     for (place, words) in commands {
         let quoted: Vec<_> = words.iter().map(|word| format!("\"{word}\"")).collect();
         let command = match words[0].as_str() {
-            "ip" => format!("ip link add {} type dummy 2>/dev/null; {}", device(words), quoted.join(" ")),
+            "ip" => {
+                format!("ip link add {0} type veth peer name far-{0} 2>/dev/null; {1}", device(words), quoted.join(" "))
+            }
             "nft" => format!(
                 "nft 'table inet filter {{ chain input {{ type filter hook input priority 0; }}; }}' && nft -c {}",
                 quoted[1..].join(" ")
@@ -175,5 +177,7 @@ fn run(script: &str, input: &str) -> Output {
     let file = folder.path().join("input");
     fs::write(&file, input).expect("a file");
     let input = fs::File::open(file).expect("a file");
-    Command::new("unshare").args(["--net", "-c", script]).stdin(input).output().expect("unshare")
+    let script = format!("mount -t sysfs none /sys; {script}");
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--mount"]).args(["sh", "-c", &script]).stdin(input).output().expect("unshare")
 }

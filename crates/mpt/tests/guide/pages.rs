@@ -1,4 +1,4 @@
-//! The pages of the guide, their blocks, and the commands in these. Tests of `mpt-lab` and `mpt-fleet` use this file, too.
+//! The pages of the guide, their blocks, and the commands in these. Tests of `mpt-lab` and `mpt-fleet` use it, too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
