@@ -347,3 +347,27 @@ fn token() -> Result<(), Failure> {
     println!("token: {token}\nhash:  sha256:{hash}");
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "../../mpt/tests/guide/pages.rs"]
+mod pages;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pages::{blocks, without_synopsis};
+
+    #[test]
+    fn every_command_in_the_guide_is_accepted_by_the_command_line() {
+        let mut count = 0;
+        for block in blocks().iter().filter(|block| block.may_be_shell()) {
+            for words in block.commands().iter().filter(|words| words[0] == "mpt-fleet") {
+                if let Err(error) = Cli::try_parse_from(without_synopsis(words, &[])) {
+                    panic!("{}: {words:?}\n{error}", block.place);
+                }
+                count += 1;
+            }
+        }
+        assert!(count >= 2, "{count} commands were found");
+    }
+}

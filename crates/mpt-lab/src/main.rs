@@ -349,3 +349,39 @@ fn ready_files(topology: &Topology, specs: &[PathSpec]) -> Option<ReadyFiles> {
     println!("inside: ip netns exec {} ping {inside}", topology.a.name());
     Some(files)
 }
+
+#[cfg(test)]
+#[path = "../../mpt/tests/guide/pages.rs"]
+mod pages;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pages::{blocks, without_synopsis};
+
+    #[test]
+    fn every_command_in_the_guide_is_accepted_by_the_command_line() {
+        let examples = [("N", "1"), ("T", "1"), ("S", "1"), ("SPEC", "rate=1mbit"), ("RULE", "ack_delay")];
+        let mut count = 0;
+        for block in blocks().iter().filter(|block| block.may_be_shell()) {
+            for words in block.commands().iter().filter(|words| words[0] == "mpt-lab") {
+                if let Err(error) = Cli::try_parse_from(without_synopsis(words, &examples)) {
+                    panic!("{}: {words:?}\n{error}", block.place);
+                }
+                count += 1;
+            }
+        }
+        assert!(count >= 18, "{count} commands were found");
+    }
+
+    #[test]
+    fn every_example_of_a_link_in_the_guide_is_right() {
+        let blocks = blocks();
+        let block =
+            blocks.iter().find(|block| block.text.starts_with("rate=10mbit,delay=20ms,jitter")).expect("a block");
+        for line in block.text.lines() {
+            let spec = line.split("    ").next().expect("a part").trim();
+            spec.parse::<PathSpec>().unwrap_or_else(|error| panic!("{}: {spec}: {error}", block.place));
+        }
+    }
+}

@@ -44,6 +44,7 @@ mod several_servers;
 mod share;
 mod sizes;
 mod stranger;
+mod surprises;
 mod surroundings;
 mod transfer;
 mod unit;

@@ -125,21 +125,21 @@ fn under_the_kill_switch_without_udp_nothing_but_tls_leaves() {
 }
 
 #[test]
-fn a_renewed_certificate_is_used_after_a_reload_and_no_connection_ends() {
+fn a_renewed_certificate_is_used_with_and_without_a_reload_and_no_connection_ends() {
     let Some(mut rig) = Rig::build("tlsrenew", &["delay=1ms"]) else { return };
     for host in [&rig.hosts.a, &rig.hosts.b] {
         sh(host, DROP_UDP);
     }
     let folder = rig.folder.path().display().to_string();
     // Only root reads the key. The running tunnel is another user.
-    let make = |name: &str| {
+    let make = |name: &str, days: u32| {
         let script = format!(
-            "cd {folder} && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 \
+            "cd {folder} && openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days {days} \
              -subj /CN={name} -keyout {name}.key -out {name}.pem 2>/dev/null && chmod 600 {name}.key"
         );
         sh(&rig.hosts.b, &script);
     };
-    ["first", "second"].into_iter().for_each(make);
+    [("first", 90), ("second", 90), ("third", 2)].into_iter().for_each(|(name, days)| make(name, days));
     let renew = |rig: &Rig, certificate: &str, key: &str| {
         sh(&rig.hosts.b, &format!("cd {folder} && cp {certificate} chain.pem && cp --preserve=mode {key} key.pem"))
     };
@@ -153,19 +153,37 @@ fn a_renewed_certificate_is_used_after_a_reload_and_no_connection_ends() {
                       | openssl x509 -noout -subject || true";
         sh(&rig.hosts.a, script).trim().replace(' ', "")
     };
+    let certificate = |rig: &Rig| rig.status(Host::B)["tls_certificate"].clone();
+    let used = |rig: &Rig| rig.logged(Host::B, "new certificate for paths over TLS");
     assert_eq!(subject(&rig), "subject=CN=first");
+    assert!(certificate(&rig)["expires_s"].as_i64() > Some(80 * 86_400), "{}", certificate(&rig));
 
+    // The key of another certificate: a reload fails, and without one the log has the reason.
     renew(&rig, "second.pem", "first.key");
-    assert!(rig.mpt(Host::B, &["reload"]).status.success());
-    let why = "the certificate in use stays";
-    assert_eq!(rig.logged(Host::B, why), 1);
-    assert_eq!(rig.logged(Host::B, "key.pem: the private key is not that of the certificate; hint: "), 1);
-    assert_eq!(subject(&rig), "subject=CN=first");
+    let why = "key.pem: the private key is not that of the certificate";
+    let refused = rig.mpt(Host::B, &["reload"]);
+    let stderr = text_of(&refused.stderr);
+    assert!(!refused.status.success() && stderr.contains(why), "{stderr}");
+    assert!(stderr.contains("nothing was changed") && stderr.contains("hint: PEM, as certbot writes"), "{stderr}");
+    let logged = format!("the certificate in use stays: {folder}/chain.pem and {folder}/{why}; hint: ");
+    rig.wait_until("the files are noticed", |rig| rig.logged(Host::B, &logged) == 1);
+    assert!(certificate(&rig)["problem"].as_str().is_some_and(|problem| problem.contains(why)));
+    assert!(text_of(&rig.mpt(Host::B, &["status"]).stdout).contains("TLS: the certificate in use stays: "));
+    assert_eq!((subject(&rig).as_str(), used(&rig)), ("subject=CN=first", 0));
+
+    // Without a reload, the right key is noticed; with one, the next certificate is used at once.
     renew(&rig, "second.pem", "second.key");
-    assert!(rig.mpt(Host::B, &["reload"]).status.success());
     rig.wait_until("the new one is used", |rig| subject(rig) == "subject=CN=second");
+    rig.wait_until("the problem is gone", |rig| certificate(rig)["problem"].is_null());
+    renew(&rig, "third.pem", "third.key");
     assert!(rig.mpt(Host::B, &["reload"]).status.success());
-    assert_eq!((rig.logged(Host::B, why), rig.logged(Host::B, "new certificate for paths over TLS")), (1, 1));
+    rig.wait_until("the third one is used", |rig| subject(rig) == "subject=CN=third");
+    assert!(rig.mpt(Host::B, &["reload"]).status.success());
+    assert_eq!((used(&rig), rig.logged(Host::B, &logged)), (2, 1));
+    rig.wait_until("its end is near", |rig| rig.logged(Host::B, "[tls]: the certificate expires in ") == 1);
+    assert!(text_of(&rig.mpt(Host::B, &["status"]).stdout).contains("TLS: the certificate expires in "));
+    let doctor = text_of(&rig.mpt(Host::B, &["doctor"]).stdout);
+    assert!(doctor.contains("tls_certificate\n  the certificate for paths over TLS expires in "), "{doctor}");
     assert_eq!(transfer(&rig), 32 * 65_536);
     assert_eq!((rig.logged(Host::A, "left TLS"), rig.logged(Host::A, "connected over TLS")), (0, 1));
 

@@ -90,7 +90,9 @@ fn links_of_their_own_lose_nothing_beside_each_other() {
         let used: Vec<_> =
             (0..links.len()).filter(|n| alone.is_none_or(|alone| alone == *n)).map(|n| links[n]).collect();
         world.peer("rate", ms(0), &used);
-        links.map(|link| world.peer("cubic", secs(5), &[link]));
+        for link in links {
+            world.peer("cubic", secs(5), &[link]);
+        }
         world.run_until(secs(126));
         (0..used.len()).map(|path| world.path(0, path).rate(secs(5), secs(125))).collect::<Vec<_>>()
     };

@@ -163,6 +163,12 @@ pub(super) enum Command {
         /// The name servers of the configuration at the start
         #[arg(long)]
         dns: Vec<IpAddr>,
+        /// The file with the certificate for paths over TLS that the configuration named at the start
+        #[arg(long, requires = "key")]
+        certificate: Option<PathBuf>,
+        /// The file with its key
+        #[arg(long)]
+        key: Option<PathBuf>,
     },
     /// Change the name servers of this host: for units of systemd, and for other commands
     #[command(subcommand, hide = true)]

@@ -85,9 +85,9 @@ pub fn run(cli: Cli, up: impl FnOnce(File, Option<&Path>) -> Result<(), Failure>
         Command::Show(ShowCommand::Status(named)) => commands::status(&named, None),
         Command::Key(command) => keys::run(command),
         Command::Lab { arguments } => Err(commands::lab(&arguments)),
-        Command::ConfigFiles { file, legacy, interface, dns } => {
+        Command::ConfigFiles { file, legacy, interface, dns, certificate, key } => {
             let format = if legacy { FileFormat::Original } else { FileFormat::Toml };
-            config_files::serve(&file, format, (interface, dns))
+            config_files::serve(&file, format, (interface, dns), certificate.zip(key))
         }
         Command::NameServers(NameServersCommand::Set { file }) => {
             commands::load(&file).and_then(|file| name_servers::set(&file.interface, &name_servers::of(&file)))

@@ -5,6 +5,7 @@ use std::fmt::Display;
 
 use crate::control::report::{
     BUSY, LoadedPathReport, PathReport, PathTestReport, PeerReport, PeerSourceReport, Report, ServerListReport,
+    TlsCertificateReport,
 };
 use crate::control::verdict;
 use crate::figures::{bytes, digits};
@@ -28,6 +29,7 @@ pub fn status(report: &Report) -> String {
     if let Some(seconds) = tunnel.bypass_s {
         text += &format!("bypass: all leaves beside the tunnel for {}; mpt bypass off ends it\n", span(seconds));
     }
+    text.extend(tunnel.tls_certificate.as_ref().and_then(certificate));
     text.extend(tunnel.peer_source.as_ref().map(peer_source));
     if let Some(version) = tunnel.offered_list {
         text += &format!("list of servers for sites: version {version}\n");
@@ -48,6 +50,13 @@ pub fn status(report: &Report) -> String {
         text += &dropped(&peer.drops);
     }
     text + &dropped(&report.drops)
+}
+
+/// Formats what is wrong with the certificate for paths over TLS.
+fn certificate(certificate: &TlsCertificateReport) -> Option<String> {
+    let expiry = certificate.expiry().map(|expiry| format!("TLS: the certificate {expiry}\n"));
+    let problem = certificate.problem.as_ref().map(|why| format!("TLS: the certificate in use stays: {why}\n"));
+    Some(expiry.into_iter().chain(problem).collect::<String>()).filter(|text| !text.is_empty())
 }
 
 /// Formats the state of the source of peers.

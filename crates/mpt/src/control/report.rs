@@ -72,6 +72,9 @@ pub struct TunnelReport {
     /// The peers whose servers follow signed lists.
     #[serde(default)]
     pub server_lists: Vec<ServerListReport>,
+    /// The certificate of `[tls]`; absent without that table.
+    #[serde(default)]
+    pub tls_certificate: Option<TlsCertificateReport>,
 }
 
 /// The servers of a peer that follow signed lists.
@@ -111,6 +114,30 @@ impl ListRefusals {
         bad_signature + no_list + old + other_cluster + unusable
     }
 }
+
+/// The certificate with which a server accepts paths over TLS.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TlsCertificateReport {
+    /// Seconds until it expires; negative after that.
+    pub expires_s: Option<i64>,
+    /// The reason for which a newer one in the configured files is not used.
+    pub problem: Option<String>,
+}
+
+impl TlsCertificateReport {
+    /// Describes when it expires or has expired, if it should have been renewed.
+    pub fn expiry(&self) -> Option<String> {
+        let left = self.expires_s.filter(|left| *left < EXPIRES_SOON_S)?;
+        let time = match left.unsigned_abs() {
+            hours @ ..172_800 => format!("{} h", hours / 3_600),
+            days => format!("{} d", days / 86_400),
+        };
+        Some(if left < 0 { format!("expired {time} ago") } else { format!("expires in {time}") })
+    }
+}
+
+/// Seconds before its end from which on a certificate should have been renewed: certbot does it 30 days before.
+pub const EXPIRES_SOON_S: i64 = 14 * 86_400;
 
 /// The source of peers, with counts since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

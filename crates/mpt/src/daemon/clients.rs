@@ -53,11 +53,13 @@ impl Daemon {
         let busy_percent = self.processor.percent();
         let peer_source = self.peer_source.as_ref().map(PeerSourceClient::report);
         let (offered_list, server_lists) = (self.server_lists.offered_version(), self.server_lists.report());
+        let tls_certificate = self.tls_helper.as_ref().map(|helper| helper.watch.report());
         let tunnel = self.tunnel_report.clone();
         let longest_turn_us = self.processor.longest_turn().as_micros() as u64;
         let peer_count = self.driver.endpoint.peers().len();
         let measured = TunnelReport { busy_percent, longest_turn_us, peer_count, ..tunnel };
-        let about = TunnelReport { uptime_s, uptime_us, bypass_s, peer_source, offered_list, server_lists, ..measured };
+        let measured = TunnelReport { offered_list, server_lists, tls_certificate, ..measured };
+        let about = TunnelReport { uptime_s, uptime_us, bypass_s, peer_source, ..measured };
         let mut report = Report::new(about, &self.driver.endpoint.status_of(first, count));
         self.metering.fill_report(&mut report);
         self.report_names(&mut report);
@@ -85,5 +87,6 @@ pub(super) fn tunnel_report(file: &File, mtu: usize) -> TunnelReport {
         peer_source: None,
         offered_list: None,
         server_lists: Vec::new(),
+        tls_certificate: None,
     }
 }

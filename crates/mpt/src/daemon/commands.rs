@@ -210,6 +210,8 @@ impl Daemon {
         keep_created(&self.file, &mut fresh);
         let groups = server_lists::overlay(&mut fresh, self.server_lists.groups());
         self.check_reloadable(&fresh, connection)?;
+        let certificate = self.tls_helper.as_ref().map(|helper| helper.prepare(&fresh, identity)).transpose();
+        let certificate = certificate.map_err(nothing_changed)?;
         let same_policy = (*self.file.scheduler, &self.file.rules, &self.file.probe)
             == (*fresh.scheduler, &fresh.rules, &fresh.probe);
         let keeps_unchanged = connection.is_none() && same_policy;
@@ -218,8 +220,7 @@ impl Daemon {
         let new = |peer: &&Peer| is_selected(peer) && !unchanged.contains(peer.name.as_str());
         let new: Vec<_> = fresh.peers.iter().filter(new).cloned().collect();
         let fresh = merge_reloaded(&self.file, &fresh, is_selected)?;
-        let ready = setup::prepare_peers(&fresh, new, &mut self.sockets)
-            .map_err(|failure| Failure { what: format!("{}; nothing was changed", failure.what), ..failure })?;
+        let ready = setup::prepare_peers(&fresh, new, &mut self.sockets).map_err(nothing_changed)?;
         while let Some(index) =
             self.file.peers.iter().position(|p| is_selected(p) && !unchanged.contains(p.name.as_str()))
         {
@@ -227,10 +228,11 @@ impl Daemon {
         }
         self.server_lists.set_groups(groups);
         let adopted = self.adopt(now, fresh, ready);
-        if let Some(helper) = &mut self.tls_helper {
-            helper.renew(&self.file, identity);
-        }
-        adopted
+        let passed = self.tls_helper.as_mut().map_or(Ok(()), |helper| {
+            helper.watch.on_reloaded();
+            helper.pass(certificate.flatten())
+        });
+        adopted.and(passed.map_err(partly_done))
     }
 
     /// Returns an error if this configuration needs a new start.
@@ -265,10 +267,6 @@ impl Daemon {
         self.file.peers.sort_by_key(|peer| order.iter().position(|name| *name == peer.name.value));
         self.configure_server_lists(now);
         self.close_unconfigured(now);
-        let partly_done = |failure: Failure| Failure {
-            what: format!("{}; the peers were changed as in the file", failure.what),
-            ..failure
-        };
         self.publish(EventKind::Reloaded {});
         self.apply_routes(routes).map_err(partly_done)?;
         match self.bypass_until {
@@ -348,6 +346,14 @@ impl Daemon {
         self.respond_after(client, vec![(pair, None)]);
         Ok(())
     }
+}
+
+fn nothing_changed(failure: Failure) -> Failure {
+    Failure { what: format!("{}; nothing was changed", failure.what), ..failure }
+}
+
+fn partly_done(failure: Failure) -> Failure {
+    Failure { what: format!("{}; the peers were changed as in the file", failure.what), ..failure }
 }
 
 /// Marks the connections that were created at a peer: an original that continues with the public key knows nothing of a

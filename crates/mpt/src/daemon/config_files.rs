@@ -11,6 +11,8 @@
 //!
 //! - [`FileRequest::Check`] and [`FileRequest::Read`]: the present contents of the configuration and of the files that
 //!   it names, also what was added to them since the start, and the certificate and key of `[tls]`;
+//! - [`FileRequest::Certificate`]: certificate and key of `[tls]`, as the configuration named them at the start or at a
+//!   reading;
 //! - [`FileRequest::NameServers`]: the `dns` of the present configuration, as name servers of the host;
 //! - [`FileRequest::Save`] and [`FileRequest::Disable`], for a configuration directory of the original only:
 //!   connections that differ, are added, or are missing at the next start. The files contain nothing but what a
@@ -20,6 +22,7 @@
 //!
 //! A tunnel that was not started by root reads its files itself.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::mem;
@@ -37,6 +40,7 @@ use nix::unistd::{AccessFlags, access, geteuid};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
+use super::certificate_watch::{CertificateFiles, Stamps, stamps};
 use super::name_servers::{self, NameServers};
 use crate::Failure;
 use crate::config::model::FileFormat;
@@ -76,6 +80,8 @@ enum FileRequest {
     Check,
     /// Reads the configuration.
     Read,
+    /// Reads certificate and key of `[tls]` if their properties are others than these.
+    Certificate { files: CertificateFiles, seen: Stamps },
     /// Sets the name servers of the host to those of the configuration.
     NameServers,
     /// Restores the former name servers of the host.
@@ -93,6 +99,8 @@ enum Reply {
     Failed(Option<i32>, String),
     /// The files of a configuration, and the text to which a directory of the original was converted.
     Files(Snapshot, Option<Result<String, Vec<String>>>),
+    /// Certificate and key, and their properties before they were read.
+    Certificate(Snapshot, Stamps),
 }
 
 /// A configuration as it is now.
@@ -141,7 +149,7 @@ impl ConfigFiles {
     /// The system's error.
     pub(super) fn check(&mut self) -> io::Result<()> {
         match &mut self.process {
-            Some(process) => done(process.exchange(&FileRequest::Check)?),
+            Some(process) => done(process.exchange(&FileRequest::Check, TIMEOUT)?),
             None => check(&self.path, self.format),
         }
     }
@@ -162,7 +170,7 @@ impl ConfigFiles {
             let file = file.map_err(|problems| unusable(problems.into_iter().next().unwrap_or_default()))?;
             return Ok(Reread::of(Files::DISK, file));
         };
-        match process.exchange(&FileRequest::Read).map_err(|error| unusable(error.to_string()))? {
+        match process.exchange(&FileRequest::Read, TIMEOUT).map_err(|error| unusable(error.to_string()))? {
             Reply::Files(snapshot, text) => {
                 let files = Files::of(snapshot);
                 let file = match text {
@@ -172,8 +180,31 @@ impl ConfigFiles {
                 let file = file.map_err(|problems| unusable(problems.into_iter().next().unwrap_or_default()))?;
                 Ok(Reread::of(&files, file))
             }
-            Reply::Done => Err(unusable(unexpected().to_string())),
+            Reply::Done | Reply::Certificate(..) => Err(unusable(unexpected().to_string())),
             Reply::Failed(_, what) => Err(unusable(what)),
+        }
+    }
+
+    /// Reads certificate and key of `[tls]` if their properties are others than `seen`.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(super) fn changed_certificate(
+        &mut self,
+        files: &CertificateFiles,
+        seen: &Stamps,
+    ) -> io::Result<Option<(Stamps, Result<Identity, Failure>)>> {
+        let (chain, key) = files;
+        let Some(process) = &mut self.process else {
+            let present = stamps(files);
+            return Ok((present != *seen).then(|| (present, Identity::read(Files::DISK, chain, key))));
+        };
+        let request = FileRequest::Certificate { files: files.clone(), seen: *seen };
+        match process.exchange(&request, CHECK_TIMEOUT)? {
+            Reply::Certificate(snapshot, present) => {
+                Ok(Some((present, Identity::read(&Files::of(snapshot), chain, key))))
+            }
+            reply => done(reply).map(|()| None),
         }
     }
 
@@ -187,7 +218,7 @@ impl ConfigFiles {
             return Ok(());
         }
         match &mut self.process {
-            Some(process) => process.exchange(&FileRequest::NameServers).and_then(done).map_err(what),
+            Some(process) => process.exchange(&FileRequest::NameServers, TIMEOUT).and_then(done).map_err(what),
             None if geteuid().is_root() => self.name_servers.set(file.interface.to_string(), name_servers::of(file)),
             None if file.dns.is_empty() || env::var_os(SET_BY_UNIT).is_some() => Ok(()),
             None => {
@@ -206,7 +237,7 @@ impl ConfigFiles {
         match &mut self.process {
             _ if file.dns.is_empty() || self.format == FileFormat::Original => Ok(()),
             Some(process) => {
-                let restored = process.exchange(&FileRequest::FormerNameServers).and_then(done);
+                let restored = process.exchange(&FileRequest::FormerNameServers, TIMEOUT).and_then(done);
                 restored.map_err(|error| Failure::new(format!("cannot restore the name servers: {error}")))
             }
             None if geteuid().is_root() => self.name_servers.set(file.interface.to_string(), Vec::new()),
@@ -224,7 +255,7 @@ impl ConfigFiles {
             None => folder::save(&self.path, connection),
             Some(process) => {
                 let (file, text) = (connection.file.clone(), write::file(&connection));
-                done(process.exchange(&FileRequest::Save { file, text })?)
+                done(process.exchange(&FileRequest::Save { file, text }, TIMEOUT)?)
             }
         }
     }
@@ -236,7 +267,7 @@ impl ConfigFiles {
     pub(super) fn disable(&mut self, file: &str) -> io::Result<()> {
         match &mut self.process {
             None => folder::disable(&self.path, file),
-            Some(process) => done(process.exchange(&FileRequest::Disable { file: file.to_owned() })?),
+            Some(process) => done(process.exchange(&FileRequest::Disable { file: file.to_owned() }, TIMEOUT)?),
         }
     }
 }
@@ -252,6 +283,9 @@ impl Process {
         command.arg0("mpt").arg("config-files").stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         command.args(["--interface", &file.interface]);
         command.args(file.dns.iter().map(|server| format!("--dns={}", **server)));
+        if let Some((chain, key)) = file.tls.as_ref().and_then(|tls| tls.files.as_ref()) {
+            command.arg("--certificate").arg(chain).arg("--key").arg(key);
+        }
         if file.format == FileFormat::Original {
             command.arg("--legacy");
         }
@@ -262,15 +296,15 @@ impl Process {
         Self { child, stream: Some(stream), input: Zeroizing::default(), expected: HEADER, is_late: false }
     }
 
-    fn exchange(&mut self, request: &FileRequest) -> io::Result<Reply> {
-        let deadline = Instant::now() + TIMEOUT;
+    fn exchange(&mut self, request: &FileRequest, timeout: Duration) -> io::Result<Reply> {
+        let deadline = Instant::now() + timeout;
         if self.is_late {
             self.receive(deadline)?;
         }
         let mut line = Zeroizing::new(serde_json::to_vec(request)?);
         line.push(b'\n');
         let mut stream = self.stream.as_ref().ok_or_else(ended)?;
-        if let Err(error) = stream.set_write_timeout(Some(TIMEOUT)).and_then(|()| stream.write_all(&line)) {
+        if let Err(error) = stream.set_write_timeout(Some(timeout)).and_then(|()| stream.write_all(&line)) {
             // A part of the request is sent, so that no other can follow.
             self.stream = None;
             return Err(if error.kind() == io::ErrorKind::WouldBlock { no_answer() } else { ended() });
@@ -338,16 +372,21 @@ fn ended() -> io::Error {
 }
 
 fn no_answer() -> io::Error {
-    let seconds = TIMEOUT.as_secs();
-    let what = format!("the process that reads the configuration has not answered within {seconds} s; try again later");
+    let what = "the process that reads the configuration has not answered in time; try again later";
     io::Error::new(io::ErrorKind::TimedOut, what)
 }
 
-/// Serves the requests on standard input until it ends. `first` are the name servers of the configuration at the start.
+/// Serves the requests on standard input until it ends. `first` are the name servers of the configuration at the start,
+/// and `certificate` the files with certificate and key that it named then.
 ///
 /// # Errors
 /// The system refused to drop privileges, or standard input is no socket.
-pub fn serve(path: &Path, format: FileFormat, first: (String, Vec<IpAddr>)) -> Result<(), Failure> {
+pub fn serve(
+    path: &Path,
+    format: FileFormat,
+    first: (String, Vec<IpAddr>),
+    certificate: Option<CertificateFiles>,
+) -> Result<(), Failure> {
     // Signals to the whole group are for the tunnel.
     let _signals = Signals::open()?;
     privilege::keep_only(&[])?;
@@ -357,6 +396,7 @@ pub fn serve(path: &Path, format: FileFormat, first: (String, Vec<IpAddr>)) -> R
     let mut output = UnixStream::from(fd);
     let mut input = BufReader::new(output.try_clone().map_err(failed)?);
     let (mut name_servers, mut first) = (NameServers::default(), Some(first));
+    let mut certificates: BTreeSet<_> = certificate.into_iter().collect();
     loop {
         let mut line = Zeroizing::new(Vec::with_capacity(MAX_REQUEST as usize));
         output.set_read_timeout(name_servers.interval()).map_err(failed)?;
@@ -372,6 +412,8 @@ pub fn serve(path: &Path, format: FileFormat, first: (String, Vec<IpAddr>)) -> R
         // The error would repeat text of the tunnel on a terminal of root.
         let request = serde_json::from_slice(&line).map_err(|_| failed(io::ErrorKind::InvalidData.into()))?;
         let reply = match request {
+            FileRequest::Read => read(path, format, &mut certificates),
+            FileRequest::Certificate { files, seen } => read_certificate(&certificates, &files, &seen),
             FileRequest::NameServers => set_name_servers(&mut name_servers, first.take(), path),
             FileRequest::FormerNameServers => match name_servers.set(String::new(), Vec::new()) {
                 Ok(()) => Reply::Done,
@@ -380,6 +422,7 @@ pub fn serve(path: &Path, format: FileFormat, first: (String, Vec<IpAddr>)) -> R
             request => answer(path, format, request),
         };
         let room = match &reply {
+            Reply::Certificate(snapshot, _) => snapshot.size_hint(),
             Reply::Files(snapshot, text) => {
                 snapshot.size_hint() + JSON_BYTES * text.iter().flatten().map(String::len).sum::<usize>()
             }
@@ -394,12 +437,13 @@ pub fn serve(path: &Path, format: FileFormat, first: (String, Vec<IpAddr>)) -> R
 
 fn answer(path: &Path, format: FileFormat, request: FileRequest) -> Reply {
     let changed = match (request, format) {
-        (FileRequest::Read, _) => return read(path, format),
         (FileRequest::Check, _) => check(path, format),
         (FileRequest::Save { file, text }, FileFormat::Original) if is_connection(&file) => save(path, file, &text),
         (FileRequest::Disable { file }, FileFormat::Original) if is_connection(&file) => folder::disable(path, &file),
         (
-            FileRequest::NameServers
+            FileRequest::Read
+            | FileRequest::Certificate { .. }
+            | FileRequest::NameServers
             | FileRequest::FormerNameServers
             | FileRequest::Save { .. }
             | FileRequest::Disable { .. },
@@ -429,12 +473,13 @@ fn check(path: &Path, format: FileFormat) -> io::Result<()> {
     Ok(access(path, required)?)
 }
 
-fn read(path: &Path, format: FileFormat) -> Reply {
+fn read(path: &Path, format: FileFormat, certificates: &mut BTreeSet<CertificateFiles>) -> Reply {
     let recorder = Files::recorder();
     // Problems recur when the tunnel reads the same from the snapshot.
     let text = match format {
         FileFormat::Toml => {
             if let Ok(file) = config::load_from(&recorder, path) {
+                certificates.extend(file.tls.as_ref().and_then(|tls| tls.files.clone()));
                 let _ = Identity::configured(&recorder, &file);
             }
             None
@@ -446,6 +491,20 @@ fn read(path: &Path, format: FileFormat) -> Reply {
         }
     };
     Reply::Files(recorder.into_snapshot(), text)
+}
+
+/// Reads certificate and key if they have changed, and if the configuration has named them.
+fn read_certificate(certificates: &BTreeSet<CertificateFiles>, files: &CertificateFiles, seen: &Stamps) -> Reply {
+    if !certificates.contains(files) {
+        return Reply::Failed(None, "the configuration names other files".to_owned());
+    }
+    let (present, recorder) = (stamps(files), Files::recorder());
+    if present == *seen {
+        return Reply::Done;
+    }
+    // Problems recur when the tunnel reads the same from the snapshot.
+    let _ = Identity::read(&recorder, &files.0, &files.1);
+    Reply::Certificate(recorder.into_snapshot(), present)
 }
 
 /// Parses `text` as a connection and writes that connection. Anything else in `text` is discarded.
@@ -464,7 +523,7 @@ fn done(reply: Reply) -> io::Result<()> {
         Reply::Done => Ok(()),
         Reply::Failed(Some(errno), _) => Err(io::Error::from_raw_os_error(errno)),
         Reply::Failed(None, what) => Err(io::Error::other(what)),
-        Reply::Files(..) => Err(unexpected()),
+        Reply::Files(..) | Reply::Certificate(..) => Err(unexpected()),
     }
 }
 
@@ -475,6 +534,8 @@ fn unexpected() -> io::Error {
 /// Reading 10,000 peers takes half a second. The tunnel moves no packets meanwhile, and a peer gives a path up when it
 /// is silent for some seconds.
 const TIMEOUT: Duration = Duration::from_secs(4);
+/// A check for a renewed certificate is repeated, so that the tunnel need not wait for it.
+const CHECK_TIMEOUT: Duration = Duration::from_millis(100);
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 /// The variable with which the drop-in shows that the unit sets the name servers.
 const SET_BY_UNIT: &str = "MPT_NAME_SERVERS_BY_UNIT";
@@ -511,6 +572,30 @@ mod tests {
     }
 
     #[test]
+    fn a_request_for_a_certificate_reads_what_the_configuration_has_named_and_only_if_it_has_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for name in ["chain", "key", "secret"] {
+            std::fs::write(at(name), name).unwrap();
+        }
+        let files = (at("chain"), at("key"));
+        let named = BTreeSet::from([files.clone()]);
+        let Reply::Certificate(snapshot, seen) = read_certificate(&named, &files, &Stamps::default()) else {
+            panic!("another reply")
+        };
+        let read = Files::of(snapshot);
+        assert_eq!(read.read(&files.0, 100).unwrap().text, "chain");
+        assert!(read.read(&at("secret"), 100).is_err());
+        assert!(matches!(read_certificate(&named, &files, &seen), Reply::Done));
+        std::fs::write(at("key"), "another").unwrap();
+        assert!(matches!(read_certificate(&named, &files, &seen), Reply::Certificate(..)));
+        for wrong in [(at("secret"), at("key")), (at("chain"), at("secret")), (at("key"), at("chain"))] {
+            let reply = read_certificate(&named, &wrong, &Stamps::default());
+            assert!(matches!(reply, Reply::Failed(..)), "{wrong:?}");
+        }
+    }
+
+    #[test]
     fn a_late_answer_fails_one_request_only() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let child = Command::new("true").spawn().unwrap();
@@ -526,10 +611,12 @@ mod tests {
         let error = process.receive(Instant::now() + Duration::from_millis(20)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
         theirs.write_all(&[&late[11..], &next].concat()).unwrap();
-        let Reply::Failed(None, what) = process.exchange(&FileRequest::Check).unwrap() else { panic!("another reply") };
+        let Reply::Failed(None, what) = process.exchange(&FileRequest::Check, TIMEOUT).unwrap() else {
+            panic!("another reply")
+        };
         assert_eq!(what, "next");
         drop(theirs);
-        let ended = process.exchange(&FileRequest::Check).map(drop).unwrap_err();
+        let ended = process.exchange(&FileRequest::Check, TIMEOUT).map(drop).unwrap_err();
         assert!(ended.to_string().contains("has ended"), "{ended}");
     }
 

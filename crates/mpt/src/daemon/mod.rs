@@ -18,13 +18,15 @@
 //! sockets for commands and status, [`commands`] executes commands, [`peers`] adds and removes peers, [`pending`] are
 //! commands that wait for one, [`path_tests`] those that wait for a measurement, [`user`] gives up the rights of root,
 //! [`config_files`] keeps access to the configuration, [`tls_paths`] uses paths over TLS while no other one answers,
-//! [`tls_helper`] runs the process that accepts them, [`control_port`] is the protocol of the original MPT, [`qlog`]
-//! writes the event trace, [`processor`] measures how busy this process is, [`peer_source`] adds peers on demand, and
-//! [`diagnosis`] logs why a tunnel does not connect. [`leftovers`] removes what a killed tunnel left behind. This file
-//! opens everything, and is the main loop over all of them and signals.
+//! [`tls_helper`] runs the process that accepts them, [`certificate_watch`] passes it a renewed certificate,
+//! [`control_port`] is the protocol of the original MPT, [`qlog`] writes the event trace, [`processor`] measures how
+//! busy this process is, [`peer_source`] adds peers on demand, and [`diagnosis`] logs why a tunnel does not connect.
+//! [`leftovers`] removes what a killed tunnel left behind. This file opens everything, and is the main loop over all of
+//! them and signals.
 
 mod bypass;
 mod bypass_rules;
+mod certificate_watch;
 mod clients;
 mod commands;
 pub mod config_files;
@@ -472,10 +474,11 @@ impl Daemon {
         let qlog = self.qlog.as_mut().and_then(|qlog| qlog.poll(now, &mut self.driver.endpoint));
         let service = self.service.poll(now, &self.driver.endpoint);
         let bypass = self.poll_bypass(now);
+        let certificate = self.poll_certificate(now);
         let delegation = self.poll_delegation(now);
         let diagnosis = self.diagnosis.poll(now, &self.driver.endpoint, &self.file);
         let stop = self.stop_request.as_ref().map(StopRequest::deadline);
-        let own = [bypass, clients, control, data, delegation, diagnosis, interfaces, metering, names];
+        let own = [bypass, certificate, clients, control, data, delegation, diagnosis, interfaces, metering, names];
         let others = [offered_list, path_events, peer_source, qlog, service, session_routes, stop, tls];
         own.into_iter().chain(others).flatten().min()
     }

@@ -1,8 +1,8 @@
 //! The process that accepts paths over TLS ([`crate::tls::listen`]), and a thread that starts it again if it ends.
 //!
 //! The socket and the files are opened with the rights of the start. The process has no capabilities, and no key but
-//! that of its certificate. A reload reads the certificate again ([`super::config_files`]) and passes it on, and open
-//! connections stay.
+//! that of its certificate. A reload reads the certificate again ([`super::config_files`]), as does a change of its
+//! files ([`super::certificate_watch`]). The new one is passed on, and open connections stay.
 
 use std::io::{self, ErrorKind, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -17,6 +17,7 @@ use aws_lc_rs::digest::{self, Digest};
 use mpt_linux::privilege;
 use zeroize::Zeroizing;
 
+use super::certificate_watch::CertificateWatch;
 use super::state_folder;
 use crate::Failure;
 use crate::config::File;
@@ -31,6 +32,8 @@ pub(super) struct TlsHelper {
     listener: TcpListener,
     /// The line for the process.
     line: Zeroizing<Vec<u8>>,
+    /// The end of the certificate, in seconds since 1970.
+    not_after: Option<i64>,
 }
 
 /// The process, for the main loop.
@@ -38,6 +41,13 @@ pub(super) struct RunningTlsHelper {
     input: Arc<Mutex<HelperInput>>,
     /// The hash of the line that was passed last.
     passed: Digest,
+    pub(super) watch: CertificateWatch,
+}
+
+/// A certificate that can be used, and differs from the one in use.
+pub(super) struct RenewedCertificate {
+    identity: Identity,
+    line: Zeroizing<Vec<u8>>,
 }
 
 /// The input of the process.
@@ -60,7 +70,7 @@ impl TlsHelper {
         set_congestion_control(&listener);
         let address = listener.local_addr().map_or_else(|_| tls.listen.to_string(), |address| address.to_string());
         tracing::info!(address, tls_certificate = fingerprint(&identity), "listening for paths over TLS");
-        Ok(Some(Self { listener, line: line(file, tls, &identity)? }))
+        Ok(Some(Self { listener, line: line(file, tls, &identity)?, not_after: identity.not_after() }))
     }
 
     /// Starts the process. It ends with this one.
@@ -68,40 +78,51 @@ impl TlsHelper {
     /// # Errors
     /// The system refused a thread.
     pub(super) fn start(self) -> Result<RunningTlsHelper, Failure> {
-        let Self { listener, line } = self;
+        let Self { listener, line, not_after } = self;
         let passed = hash(&line);
         let input = Arc::new(Mutex::new(HelperInput { line, pipe: None }));
         let watched = input.clone();
         let started = thread::Builder::new().name("tls-helper".to_owned()).spawn(move || watch(&listener, &watched));
         started.map_err(|error| Failure::new(format!("cannot start a thread for paths over TLS: {error}")))?;
-        Ok(RunningTlsHelper { input, passed })
+        Ok(RunningTlsHelper { input, passed, watch: CertificateWatch::of(not_after) })
     }
 }
 
 impl RunningTlsHelper {
-    /// Passes the certificate on if it is another one. `configured` is the one that the configuration names. If that
-    /// cannot be used, the one in use stays.
-    pub(super) fn renew(&mut self, file: &File, configured: Option<Result<Identity, Failure>>) {
-        let Some(tls) = &file.tls else { return };
-        let identity = configured.unwrap_or_else(|| own_identity(file));
-        let renewed = identity.and_then(|identity| Ok((line(file, tls, &identity)?, identity)));
-        let started = renewed.and_then(|(line, identity)| {
-            let passed = hash(&line);
-            if passed.as_ref() == self.passed.as_ref() {
-                return Ok(());
-            }
-            // The process may be stopped, and the pipe full: the main loop does not wait for it.
-            let input = self.input.clone();
-            let started = thread::Builder::new().name("tls-renew".to_owned()).spawn(move || lock(&input).renew(line));
-            started.map_err(|error| Failure::new(format!("cannot start a thread: {error}")))?;
-            self.passed = passed;
-            tracing::info!(tls_certificate = fingerprint(&identity), "new certificate for paths over TLS");
-            Ok(())
-        });
-        if let Err(failure) = started {
-            let hint = failure.hint.as_deref().unwrap_or("mpt reload, again");
-            tracing::warn!("[tls]: the certificate in use stays: {}; hint: {hint}", failure.what);
-        }
+    /// Returns the certificate to use, if it is another one. `configured` is the one that the configuration names.
+    /// Changes nothing that is in use.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub(super) fn prepare(
+        &self,
+        file: &File,
+        configured: Option<Result<Identity, Failure>>,
+    ) -> Result<Option<RenewedCertificate>, Failure> {
+        let Some(tls) = &file.tls else { return Ok(None) };
+        let identity = configured.unwrap_or_else(|| own_identity(file))?;
+        let line = line(file, tls, &identity)?;
+        Ok((hash(&line).as_ref() != self.passed.as_ref()).then_some(RenewedCertificate { identity, line }))
+    }
+
+    /// Passes a prepared certificate on to the process.
+    ///
+    /// # Errors
+    /// The system refused a thread. The certificate in use stays.
+    pub(super) fn pass(&mut self, renewed: Option<RenewedCertificate>) -> Result<(), Failure> {
+        let Some(RenewedCertificate { identity, line }) = renewed else { return Ok(()) };
+        let passed = hash(&line);
+        // The process may be stopped, and the pipe full: the main loop does not wait for it.
+        let input = self.input.clone();
+        let started = thread::Builder::new().name("tls-renew".to_owned()).spawn(move || lock(&input).renew(line));
+        started.map_err(|error| {
+            Failure::new(format!("[tls]: the certificate in use stays: cannot start a thread: {error}"))
+                .hint("mpt reload, again")
+        })?;
+        self.passed = passed;
+        self.watch.on_renewed(identity.not_after());
+        tracing::info!(tls_certificate = fingerprint(&identity), "new certificate for paths over TLS");
+        Ok(())
     }
 }
 

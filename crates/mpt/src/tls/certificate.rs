@@ -18,6 +18,7 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 use zeroize::Zeroizing;
 
 use super::provider;
+use super::validity::not_after;
 use crate::Failure;
 use crate::config::File;
 use crate::files::Files;
@@ -48,9 +49,8 @@ impl Identity {
     pub fn read(files: &Files, chain: &Path, key: &Path) -> Result<Self, Failure> {
         let read = |path: &Path| {
             files.read(path, MAX_PEM).map(|file| Zeroizing::new(file.text.clone())).map_err(|error| {
-                Failure::new(format!("cannot read {}: {error}", path.display())).hint(
-                    "the tunnel reads it at its start and at a reload: root, or the user of the unit, must be able to",
-                )
+                Failure::new(format!("cannot read {}: {error}", path.display()))
+                    .hint("the tunnel reads it whenever it changes: root, or the user of the unit, must be able to")
             })
         };
         let identity = Self { chain: read(chain)?.to_string(), key: read(key)? };
@@ -122,6 +122,11 @@ impl Identity {
         }
         let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes());
         Ok((chain, key.map_err(|error| format!("no private key in PEM: {error}"))?))
+    }
+
+    /// Returns the last second in which the server's certificate is valid, counted from 1970.
+    pub fn not_after(&self) -> Option<i64> {
+        self.parse().ok().and_then(|(chain, _)| not_after(chain.first()?))
     }
 
     /// Returns the fingerprint of the server's certificate.

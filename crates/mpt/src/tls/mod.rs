@@ -7,7 +7,8 @@
 //! ```
 //!
 //! - [`frame`] is the framing of WebSocket, [`upgrade`] the HTTP request with which one begins;
-//! - [`channel`] is a TLS connection with deadlines, [`certificate`] the server's identity and its check;
+//! - [`channel`] is a TLS connection with deadlines, [`certificate`] the server's identity and its check, [`validity`]
+//!   the end of a certificate;
 //! - [`pump`] carries datagrams between a channel and the daemon, the same on both sides;
 //! - [`client`] connects when the daemon requests it; [`listen`] accepts, within the bounds of [`limits`].
 //!
@@ -21,6 +22,7 @@ mod limits;
 pub mod listen;
 mod pump;
 mod upgrade;
+mod validity;
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

@@ -96,7 +96,7 @@ fn paths<'a>(text: &mut String, reports: &[(&'a str, &'a Report)]) {
 
 type Metric<T> = (&'static str, &'static str, &'static str, fn(&T) -> Option<f64>);
 
-const TUNNEL: [Metric<Report>; 9] = [
+const TUNNEL: [Metric<Report>; 10] = [
     ("mpt_tunnel_busy_ratio", "gauge", "Share of the last second in which the process did not wait.", |report| {
         Some(f64::from(report.tunnel.busy_percent) / 100.0)
     }),
@@ -106,6 +106,12 @@ const TUNNEL: [Metric<Report>; 9] = [
     ("mpt_tunnel_mtu_bytes", "gauge", "Largest packet inside the tunnel.", |report| {
         Some(report.tunnel.mtu_bytes as f64)
     }),
+    (
+        "mpt_tls_certificate_expires_seconds",
+        "gauge",
+        "Time until the certificate for paths over TLS expires; negative afterwards.",
+        |report| Some(report.tunnel.tls_certificate.as_ref()?.expires_s? as f64),
+    ),
     ("mpt_peer_source_connected", "gauge", "1 while the source of peers is connected.", |report| {
         source(report, |source| u64::from(source.connected))
     }),

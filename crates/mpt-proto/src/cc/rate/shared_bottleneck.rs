@@ -168,7 +168,7 @@ mod tests {
 
     fn two_paths() -> SharedBottlenecks {
         let mut shared = SharedBottlenecks::default();
-        [A, B].map(|path| shared.add_path(path));
+        [A, B].into_iter().for_each(|path| shared.add_path(path));
         shared
     }
 

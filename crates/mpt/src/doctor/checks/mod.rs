@@ -67,6 +67,7 @@ pub const CHECKS: &[Check] = &[
     check("throttled", FactSource::Control, paths::throttled),
     check("same_network", FactSource::Network, paths::same_network),
     check("names", FactSource::Names, paths::names),
+    check("tls_certificate", FactSource::Control, tunnel::tls_certificate),
     check("unknown_key", FactSource::Control, tunnel::unknown_key),
     check("wrong_key", FactSource::Control, tunnel::wrong_key),
     check("old_handshake", FactSource::Control, tunnel::old_handshake),

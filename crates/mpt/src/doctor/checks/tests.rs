@@ -8,7 +8,7 @@ use mpt_linux::netlink::Link;
 
 use super::*;
 use crate::config;
-use crate::control::report::{PathReport, PeerReport, Report, TunnelReport};
+use crate::control::report::{PathReport, PeerReport, Report, TlsCertificateReport, TunnelReport};
 use crate::doctor::facts::{Config, Control, Socket, Wait};
 use crate::doctor::render::{Checked, Verdict};
 
@@ -73,6 +73,24 @@ fn properties_of_the_kernel_and_the_processor_are_found() {
         other => panic!("{other:?}"),
     };
     assert_eq!(with(&other), ["version"]);
+}
+
+#[test]
+fn a_certificate_that_was_not_renewed_is_found() {
+    let with = |expires_s: i64, problem: Option<&str>| {
+        let mut facts = facts();
+        let Control::Report(report) = &mut facts.control else { panic!("a report") };
+        let problem = problem.map(str::to_owned);
+        report.tunnel.tls_certificate = Some(TlsCertificateReport { expires_s: Some(expires_s), problem });
+        let found = tunnel::tls_certificate(&facts).unwrap();
+        found.into_iter().map(|finding| finding.cause).collect::<Vec<_>>().join("; ")
+    };
+    let day = 86_400;
+    assert_eq!(with(14 * day, None), "");
+    assert_eq!(with(14 * day - 1, None), "the certificate for paths over TLS expires in 13 d");
+    assert_eq!(with(day, None), "the certificate for paths over TLS expires in 24 h");
+    assert_eq!(with(-3 * day, None), "the certificate for paths over TLS expired 3 d ago");
+    assert!(with(90 * day, Some("key.pem: no private key in PEM")).contains("is not renewed: key.pem: no private key"));
 }
 
 #[test]

@@ -95,6 +95,20 @@ pub fn state_directory(facts: &Facts) -> Outcome {
     })
 }
 
+/// The certificate of `[tls]` is renewed in time, and the present files can be used.
+pub fn tls_certificate(facts: &Facts) -> Outcome {
+    let certificate = facts.report()?.tunnel.tls_certificate.as_ref()?;
+    let expiry = certificate.expiry().map(|expiry| {
+        let cause = format!("the certificate for paths over TLS {expiry}");
+        warning(cause, "renew it, for example by certbot renew; the tunnel takes the new files without a command")
+    });
+    let problem = certificate.problem.as_ref().map(|why| {
+        let cause = format!("the certificate for paths over TLS is not renewed: {why}");
+        warning(cause, "correct certificate and key of [tls]; the tunnel tries again when they change")
+    });
+    Some(expiry.into_iter().chain(problem).collect())
+}
+
 pub fn unknown_key(facts: &Facts) -> Outcome {
     refused(facts, "unknown_peer", |count| {
         warning(
