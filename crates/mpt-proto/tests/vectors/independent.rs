@@ -233,7 +233,7 @@ fn every_sealed_datagram_opens_and_holds_the_frames_that_are_named() {
         assert_eq!(frames::describe(&body), read.text(section, "frames"), "{section}");
         opened += 1;
     }
-    assert_eq!(opened, 22);
+    assert_eq!(opened, 24);
     assert_eq!(open::<Aes256Gcm>(&key("to_responder"), 0, &read.octets("confirmation", "datagram")), []);
     let chacha = open::<ChaCha20Poly1305>(&key("to_responder"), 0, &read.octets("chacha20_poly1305", "datagram"));
     assert_eq!(chacha, read.octets("chacha20_poly1305", "body"));

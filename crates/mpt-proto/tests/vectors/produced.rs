@@ -295,7 +295,7 @@ fn server_list(out: &mut Vectors, initiator: &mut End, responder: &mut End) {
     let mut one = |end: &mut End, name: &str, meaning: &str, body: &[u8]| {
         datagram(out, end, name, PATH, meaning, &alone(&Frame::Control(Tlvs::decode(body).unwrap())));
     };
-    one(responder, "server_list", "control 5=0000000000000102012c012aaabb", &part);
+    one(responder, "server_list_from_responder", "control 5=0000000000000102012c012aaabb", &part);
     one(initiator, "server_list_taken", "control 6=0000000000000102012c", &taken);
 }
 
