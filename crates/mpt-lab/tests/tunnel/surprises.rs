@@ -45,7 +45,7 @@ fn a_port_that_another_program_has_is_named_with_a_hint_and_nothing_is_left() {
 
 #[test]
 fn a_tunnel_whose_package_is_removed_goes_on_and_ends_without_remains() {
-    let Some(mut rig) = Rig::build("removed", &["delay=1ms"]) else { return };
+    let Some(mut rig) = Rig::build("pkggone", &["delay=1ms"]) else { return };
     let package = rig.folder.path().join("package");
     open_folder(&package);
     let copy = package.join("mpt");

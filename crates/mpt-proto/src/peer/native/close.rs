@@ -58,6 +58,12 @@ impl Native {
             }
             self.unsent = self.retransmit.take_lost();
         }
+        for id in self.ids() {
+            // Silence would show that nobody answers there, only later.
+            if self.paths[id].base.liveness.declare_dead(turn.now) {
+                self.update(common, turn.now, id, |health| health.answers = false);
+            }
+        }
         let sessions = turn.sessions.as_mut().expect("an endpoint with native peers has sessions");
         self.association.end_by_peer(sessions.incarnation());
         self.on_sessions_dropped(common, turn.now);
