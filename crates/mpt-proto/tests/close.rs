@@ -1,16 +1,17 @@
 //! A session that one end ends by CLOSE.
 
+mod datagrams;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use datagrams::{LINK, receive, sent};
 use mpt_proto::peer::Closed;
 use mpt_proto::wire::frame::CloseFrame;
 use mpt_proto::{
-    Capabilities, Clock, Config, Endpoint, Identity, KeyPair, LinkId, Merge, NativeConfig, PathConfig, PeerConfig,
-    Protocol, RecvMeta, SessionTable, Time,
+    Capabilities, Clock, Config, Endpoint, Identity, KeyPair, Merge, NativeConfig, PathConfig, PeerConfig, Protocol,
+    SessionTable, Time,
 };
-
-const LINK: LinkId = LinkId(0);
 
 /// A site with a path to a server, and the datagrams between them.
 struct Pair {
@@ -43,20 +44,6 @@ fn site_at_server() -> PeerConfig {
     peer("site", 1, "10.0.1.0/24", vec![])
 }
 
-fn sent(end: &mut Endpoint, now: Time) -> Vec<Vec<u8>> {
-    let mut all = Vec::new();
-    while let Some(batch) = end.poll_transmit(now) {
-        all.extend(batch.bytes().chunks(batch.segment).map(<[u8]>::to_vec));
-        end.recycle_transmit(batch);
-    }
-    all
-}
-
-fn receive(end: &mut Endpoint, now: Time, from: SocketAddr, mut datagram: Vec<u8>) {
-    let meta = RecvMeta { link: LINK, from, tos: 0, segment: datagram.len(), arrived_at: None };
-    end.handle_datagrams(now, &meta, &mut datagram);
-}
-
 /// Counts the initiations among datagrams.
 fn initiations(datagrams: &[Vec<u8>]) -> usize {
     datagrams.iter().filter(|datagram| datagram.starts_with(&[0, 0, 0x88, 0xb6, 1])).count()
@@ -83,11 +70,6 @@ impl Pair {
     }
 
     fn step(&mut self) -> usize {
-        for end in [&mut self.server, &mut self.site] {
-            if end.next_deadline().is_some_and(|(at, _)| at <= self.now) {
-                end.handle_deadline(self.now);
-            }
-        }
         let (there, back) = (sent(&mut self.site, self.now), sent(&mut self.server, self.now));
         let initiated = initiations(&there);
         there.into_iter().for_each(|datagram| receive(&mut self.server, self.now, address(1), datagram));

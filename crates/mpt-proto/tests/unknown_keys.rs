@@ -1,15 +1,16 @@
 //! Initiations of unknown keys at an endpoint: questions, answers, bounds.
 
+mod datagrams;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use datagrams::{LINK, receive, sent};
 use mpt_proto::endpoint::{MAX_QUESTIONS, MAX_REFUSED_KEYS, UnknownKey};
 use mpt_proto::{
-    Capabilities, Clock, Config, Dropped, Endpoint, Identity, KeyPair, LinkId, Merge, NativeConfig, PathConfig,
-    PeerConfig, Protocol, PublicKey, RecvMeta, SessionTable, Time,
+    Capabilities, Clock, Config, Dropped, Endpoint, Identity, KeyPair, Merge, NativeConfig, PathConfig, PeerConfig,
+    Protocol, PublicKey, SessionTable, Time,
 };
-
-const LINK: LinkId = LinkId(0);
 
 fn keys(number: usize) -> KeyPair {
     let mut seed = [1; 32];
@@ -57,23 +58,6 @@ fn public(number: usize) -> PublicKey {
 }
 
 /// Returns what an end sends.
-fn sent(end: &mut Endpoint, now: Time) -> Vec<Vec<u8>> {
-    let mut all = Vec::new();
-    if end.next_deadline().is_some_and(|(at, _)| at <= now) {
-        end.handle_deadline(now);
-    }
-    while let Some(batch) = end.poll_transmit(now) {
-        all.extend(batch.bytes().chunks(batch.segment).map(<[u8]>::to_vec));
-        end.recycle_transmit(batch);
-    }
-    all
-}
-
-fn receive(end: &mut Endpoint, now: Time, from: SocketAddr, mut datagram: Vec<u8>) {
-    let meta = RecvMeta { link: LINK, from, tos: 0, segment: datagram.len(), arrived_at: None };
-    end.handle_datagrams(now, &meta, &mut datagram);
-}
-
 /// Returns the initiation of a site.
 fn initiation(site: &mut Endpoint, now: Time) -> Vec<u8> {
     sent(site, now).into_iter().next().expect("an initiation")

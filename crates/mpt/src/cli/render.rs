@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use crate::control::report::{
-    BUSY, LoadedPathReport, PathReport, PathTestReport, PeerReport, PeerSourceReport, Report, ServerListReport,
-    TlsCertificateReport,
-};
+use crate::control::feature_reports::{PeerSourceReport, ServerListReport, TlsCertificateReport};
+use crate::control::report::{BUSY, LoadedPathReport, PathReport, PathTestReport, PeerReport, Report};
 use crate::control::verdict;
 use crate::figures::{bytes, digits};
 

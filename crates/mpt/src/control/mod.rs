@@ -14,6 +14,7 @@
 
 mod client;
 mod connection;
+pub mod feature_reports;
 mod lock;
 mod protocol;
 pub mod report;

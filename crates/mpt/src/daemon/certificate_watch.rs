@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::Daemon;
 use super::handshake_clock::since_1970;
 use crate::Failure;
-use crate::control::report::{EXPIRES_SOON_S, TlsCertificateReport};
+use crate::control::feature_reports::{EXPIRES_SOON_S, TlsCertificateReport};
 
 /// The names of the files with certificate and key.
 pub type CertificateFiles = (PathBuf, PathBuf);

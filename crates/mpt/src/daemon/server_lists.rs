@@ -24,7 +24,7 @@ use crate::config::model::Peer;
 use crate::config::server_list::{self, ClusterKey, SignedList};
 use crate::config::{self, File};
 use crate::control::EventKind;
-use crate::control::report::{ListRefusals, ServerListReport};
+use crate::control::feature_reports::{ListRefusals, ServerListReport};
 
 /// The lists of both directions.
 #[derive(Debug, Default)]

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use crate::control::report::{PathReport, PeerReport, PeerSourceReport, Report};
+use crate::control::feature_reports::PeerSourceReport;
+use crate::control::report::{PathReport, PeerReport, Report};
 
 type Named = (String, Option<Arc<Report>>);
 

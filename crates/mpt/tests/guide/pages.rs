@@ -24,7 +24,8 @@ impl Block {
         ["", "sh", "text"].contains(&self.language.as_str())
     }
 
-    /// Returns the words of each command. In a session, they stand behind a prompt, and output follows.
+    /// Returns each command as its program and arguments. In a recorded terminal, `$ ` or `# ` is before a command, and
+    /// the other lines are output.
     pub fn commands(&self) -> Vec<Vec<String>> {
         let prompt = |line: &str| {
             let after = line.strip_prefix("$ ").or(line.strip_prefix("# "))?;
@@ -100,8 +101,8 @@ pub fn blocks_of(name: &str, page: &str) -> Vec<Block> {
     blocks
 }
 
-/// Returns the words of each command in a shell text: without comments, redirections, `sudo` and assignments, and
-/// without a description behind four spaces.
+/// Returns each command of a shell text as its program and arguments. Comments, redirections, `sudo` and assignments
+/// are removed, and a description that follows four spaces.
 pub fn commands(text: &str) -> Vec<Vec<String>> {
     let mut commands = Vec::new();
     for line in text.replace("\\\n", " ").lines() {
@@ -152,7 +153,7 @@ fn substitution(rest: &mut impl Iterator<Item = char>) -> String {
     text
 }
 
-/// Removes redirections, and what stands before the program.
+/// Removes redirections, and `sudo` and assignments before the program.
 fn program_first(words: Vec<String>) -> Vec<String> {
     let mut kept = Vec::new();
     let mut words = words.into_iter();
@@ -171,7 +172,8 @@ fn program_first(words: Vec<String>) -> Vec<String> {
     kept
 }
 
-/// Returns the words of a command with the optional parts of a synopsis, and with examples in place of `placeholders`.
+/// Returns the program and arguments of a synopsis: with its optional parts, and with an example for each of
+/// `placeholders`.
 pub fn without_synopsis(words: &[String], placeholders: &[(&str, &str)]) -> Vec<String> {
     let plain = words.iter().map(|word| word.trim_matches(['[', ']'])).filter(|word| *word != "...");
     plain

@@ -17,7 +17,7 @@ use crate::tuning::cc::shared_bottleneck::{
 /// Compares the queues of all paths of a peer.
 #[derive(Debug, Default)]
 pub struct SharedBottlenecks {
-    queues: Slots<QueueChanges>,
+    changes: Slots<QueueChanges>,
     /// One for each two slots, the larger first: (1, 0), (2, 0), (2, 1) and so on.
     pairs: Vec<Pair>,
 }
@@ -26,25 +26,24 @@ impl SharedBottlenecks {
     /// Begins to compare the queue of a path with those of the others.
     pub fn add_path(&mut self, path: PathId) {
         self.forget_pairs(path);
-        self.queues.insert(path, QueueChanges::default());
+        self.changes.insert(path, QueueChanges::default());
     }
 
     /// Ends the comparison.
     pub fn remove_path(&mut self, path: PathId) {
-        if self.queues.get(path).is_some() {
+        if self.changes.get(path).is_some() {
             self.forget_pairs(path);
-            self.queues.remove(path);
+            self.changes.remove(path);
         }
     }
 
     /// Processes a sample of the queue, and returns true if another path began or ceased to share the bottleneck.
     pub fn on_sample(&mut self, path: PathId, now: Time, queue: Duration) -> bool {
-        let Some(change) = self.queues.get_mut(path).and_then(|queue_of| queue_of.on_sample(now, queue)) else {
-            return false;
-        };
+        let Some(own) = self.changes.get_mut(path) else { return false };
+        let Some(change) = own.on_sample(now, queue) else { return false };
         let mut changed = false;
-        for (other, queue) in self.queues.iter().filter(|(other, _)| *other != path) {
-            if let Some(theirs) = queue.change.filter(|theirs| theirs.interval == change.interval) {
+        for (other, changes) in self.changes.iter().filter(|(other, _)| *other != path) {
+            if let Some(theirs) = changes.latest.filter(|theirs| theirs.interval == change.interval) {
                 let index = pair_index(path, other);
                 if self.pairs.len() <= index {
                     self.pairs.resize_with(index + 1, Pair::default);
@@ -58,11 +57,11 @@ impl SharedBottlenecks {
     /// Returns the paths that share a bottleneck with `path`.
     pub fn partners(&self, path: PathId) -> PathSet {
         let shared = |other: PathId| self.pairs.get(pair_index(path, other)).is_some_and(|pair| pair.shared);
-        self.queues.iter().map(|(other, _)| other).filter(|other| *other != path && shared(*other)).collect()
+        self.changes.iter().map(|(other, _)| other).filter(|other| *other != path && shared(*other)).collect()
     }
 
     fn forget_pairs(&mut self, path: PathId) {
-        for (other, _) in self.queues.iter().filter(|(other, _)| other.slot != path.slot) {
+        for (other, _) in self.changes.iter().filter(|(other, _)| other.slot != path.slot) {
             if let Some(pair) = self.pairs.get_mut(pair_index(path, other)) {
                 *pair = Pair::default();
             }
@@ -85,7 +84,7 @@ struct QueueChanges {
     /// The last interval with samples, and its mean.
     mean: Option<(u64, f64)>,
     /// The latest change, unless an interval without samples was before it.
-    change: Option<Change>,
+    latest: Option<Change>,
 }
 
 /// The difference between the means of an interval and the one before it, in milliseconds.
@@ -103,14 +102,14 @@ impl QueueChanges {
         if ended {
             let mean = self.sum / f64::from(self.samples);
             let before = self.mean.filter(|(before, _)| before + 1 == self.interval);
-            self.change = before.map(|(_, before)| Change { interval: self.interval, by: mean - before });
+            self.latest = before.map(|(_, before)| Change { interval: self.interval, by: mean - before });
             self.mean = Some((self.interval, mean));
             (self.sum, self.samples) = (0.0, 0);
         }
         self.interval = interval;
         self.sum += queue.as_secs_f64() * 1e3;
         self.samples += 1;
-        self.change.filter(|_| ended)
+        self.latest.filter(|_| ended)
     }
 }
 

@@ -7,7 +7,6 @@
 use super::Native;
 use super::path::NativePath;
 use crate::peer::{Common, Turn};
-use crate::time::Time;
 use crate::wire::frame::{CloseFrame, Frame};
 use crate::wire::native::SessionIndex;
 
@@ -16,10 +15,8 @@ use crate::wire::native::SessionIndex;
 pub struct Closed {
     /// The reason: [`CloseFrame::STOPPING`], [`CloseFrame::REMOVED`] or one of a later version.
     pub code: u16,
-    /// The reason in words. It comes from the peer, without control characters and with a bounded length.
+    /// Text that the peer added; without control characters, and of bounded length.
     pub text: String,
-    /// The time at which it came.
-    pub at: Time,
 }
 
 impl Native {
@@ -41,10 +38,10 @@ impl Native {
 
     /// Notes the CLOSE of a datagram that was opened under `session`. One of an earlier session has no effect: a copy
     /// may arrive late, when the peer has started again.
-    pub(super) fn on_close(&mut self, now: Time, session: SessionIndex, close: &CloseFrame<'_>) {
+    pub(super) fn on_close(&mut self, session: SessionIndex, close: &CloseFrame<'_>) {
         if self.association.is_current(session) {
             let text = close.text.chars().filter(|char| !char.is_control()).take(MAX_TEXT).collect();
-            self.close_received = Some(Closed { code: close.code, text, at: now });
+            self.close_received = Some(Closed { code: close.code, text });
         }
     }
 
@@ -59,7 +56,7 @@ impl Native {
             self.unsent = self.retransmit.take_lost();
         }
         for id in self.ids() {
-            // Silence would show that nobody answers there, only later.
+            // The paths are down until there is a session again, as after silence.
             if self.paths[id].base.liveness.declare_dead(turn.now) {
                 self.update(common, turn.now, id, |health| health.answers = false);
             }

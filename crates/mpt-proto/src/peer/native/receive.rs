@@ -224,7 +224,7 @@ impl Native {
                 self.handle_control(common, turn, session, own.filter(|_| !unvalidated), *tlvs);
             }
             Frame::Context(context) => self.header_compression.on_context(turn.now, *context),
-            Frame::Close(close) => self.on_close(turn.now, session, close),
+            Frame::Close(close) => self.on_close(session, close),
             // Repair symbols and compressed packets are handled with their datagram. A probe has no effect.
             Frame::Probe(_) | Frame::Repair(_) | Frame::Compressed(_) => {}
         }

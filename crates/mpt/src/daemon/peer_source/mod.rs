@@ -29,7 +29,7 @@ use mpt_proto::wire::frame::CloseFrame;
 
 use super::{Daemon, PEER_SOURCE};
 use crate::config::{File, peer_source};
-use crate::control::report::PeerSourceReport;
+use crate::control::feature_reports::PeerSourceReport;
 use announce::Announcements;
 use connection::SourceConnection;
 use log::RareLog;

@@ -8,7 +8,8 @@ use mpt_linux::netlink::Link;
 
 use super::*;
 use crate::config;
-use crate::control::report::{PathReport, PeerReport, Report, TlsCertificateReport, TunnelReport};
+use crate::control::feature_reports::TlsCertificateReport;
+use crate::control::report::{PathReport, PeerReport, Report, TunnelReport};
 use crate::doctor::facts::{Config, Control, Socket, Wait};
 use crate::doctor::render::{Checked, Verdict};
 
