@@ -8,21 +8,21 @@
 //! sets those of the host, where needed in [`resolv_conf`]. [`mtu`] follows what the paths to each peer carry.
 //! [`netlink_events`] takes the state of interfaces; [`session_routes`] announces peers to routing daemons, [`servers`]
 //! reports which of several is used, [`server_lists`] takes signed lists of them, [`interface_sync`] updates paths when
-//! interfaces change, with the sockets of [`path_sockets`], [`retry_log`] schedules retries, and [`restore_limit`]
-//! limits how often state is restored that another program keeps removing; [`bypass`] suspends default routes and kill
-//! switch for a while, [`bypass_rules`] exempts selected traffic from both; [`names`] follows the addresses of peers
-//! with names, which [`crate::resolver`] looks up; [`metering`] counts the traffic of paths with a limit in a
-//! [`usage_file`], [`path_changes`] collects what is logged of paths, [`service`] notifies the service manager,
-//! [`restart`] finds out whether that starts the tunnel again, [`handshake_flood`] limits floods; [`handshake_clock`]
-//! keeps the last timestamp over a restart, and [`peer_addresses`] the addresses of peers. [`clients`] serves the
-//! sockets for commands and status, [`commands`] executes commands, [`peers`] adds and removes peers, [`pending`] are
-//! commands that wait for one, [`path_tests`] those that wait for a measurement, [`user`] gives up the rights of root,
-//! [`config_files`] keeps access to the configuration, [`tls_paths`] uses paths over TLS while no other one answers,
-//! [`tls_helper`] runs the process that accepts them, [`certificate_watch`] passes it a renewed certificate,
-//! [`control_port`] is the protocol of the original MPT, [`qlog`] writes the event trace, [`processor`] measures how
-//! busy this process is, [`peer_source`] adds peers on demand, and [`diagnosis`] logs why a tunnel does not connect.
-//! [`leftovers`] removes what a killed tunnel left behind. This file opens everything, and is the main loop over all of
-//! them and signals.
+//! interfaces change, with the sockets of [`path_sockets`], [`retry_log`] schedules retries, [`rare_log`] limits lines
+//! of the log, and [`restore_limit`] limits how often state is restored that another program keeps removing; [`bypass`]
+//! suspends default routes and kill switch for a while, [`bypass_rules`] exempts selected traffic from both; [`names`]
+//! follows the addresses of peers with names, which [`crate::resolver`] looks up; [`metering`] counts the traffic of
+//! paths with a limit in a [`usage_file`], [`path_changes`] collects what is logged of paths, [`service`] notifies the
+//! service manager, [`restart`] finds out whether that starts the tunnel again, [`handshake_flood`] limits floods;
+//! [`handshake_clock`] keeps the last timestamp over a restart, and [`peer_addresses`] the addresses of peers.
+//! [`clients`] serves the sockets for commands and status, [`commands`] executes commands, [`peers`] adds and removes
+//! peers, [`pending`] are commands that wait for one, [`path_tests`] those that wait for a measurement, [`user`] gives
+//! up the rights of root, [`config_files`] keeps access to the configuration, [`tls_paths`] uses paths over TLS while
+//! no other one answers, [`tls_helper`] runs the process that accepts them, [`certificate_watch`] passes it a renewed
+//! certificate, [`control_port`] is the protocol of the original MPT, [`qlog`] writes the event trace, [`processor`]
+//! measures how busy this process is, [`peer_source`] adds peers on demand, and [`diagnosis`] logs why a tunnel does
+//! not connect. [`leftovers`] removes what a killed tunnel left behind. This file opens everything, and is the main
+//! loop over all of them and signals.
 
 mod bypass;
 mod bypass_rules;
@@ -58,6 +58,7 @@ pub(crate) mod policy_routing;
 mod port_forward;
 mod processor;
 mod qlog;
+mod rare_log;
 mod resolv_conf;
 mod restart;
 mod restore;

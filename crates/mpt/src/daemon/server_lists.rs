@@ -17,7 +17,7 @@ use std::time::Duration;
 use mpt_proto::time::Time;
 use mpt_proto::{MAX_LIST, OfferedList, ServerList, ServerListEvent};
 
-use super::peer_source::log::RareLog;
+use super::rare_log::RareLog;
 use super::{Daemon, setup, state_folder};
 use crate::Failure;
 use crate::config::model::Peer;

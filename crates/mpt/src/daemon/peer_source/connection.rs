@@ -12,7 +12,7 @@ use mpt_linux::reactor::{Interest, Token};
 use mpt_proto::time::Time;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
-use super::log::RareLog;
+use crate::daemon::rare_log::RareLog;
 
 /// A connection, or the attempts to have one.
 #[derive(Debug)]

@@ -13,7 +13,6 @@
 mod admit;
 mod announce;
 pub mod connection;
-pub(super) mod log;
 mod message;
 mod peers;
 
@@ -27,12 +26,12 @@ use mpt_proto::endpoint::{QUESTION_TIME, UnknownKey};
 use mpt_proto::time::Time;
 use mpt_proto::wire::frame::CloseFrame;
 
+use super::rare_log::RareLog;
 use super::{Daemon, PEER_SOURCE};
 use crate::config::{File, peer_source};
 use crate::control::feature_reports::PeerSourceReport;
 use announce::Announcements;
 use connection::SourceConnection;
-use log::RareLog;
 use message::{FromSource, Hex, Text, ToSource};
 use peers::SourcePeers;
 
