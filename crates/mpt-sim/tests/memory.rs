@@ -87,10 +87,20 @@ impl Star {
         }
     }
 
+    /// Makes the sessions, in turns so short that each handles few initiations: the buffers of the answers of a turn
+    /// are kept, and they are no part of a peer.
+    fn connect(&mut self) {
+        self.run(100, Duration::from_millis(1));
+    }
+
     /// Steps of 250 ms are short enough for keepalives.
     fn advance(&mut self, seconds: u64) {
-        for _ in 0..seconds * 4 {
-            self.now += Duration::from_millis(250);
+        self.run(seconds * 4, Duration::from_millis(250));
+    }
+
+    fn run(&mut self, steps: u64, step: Duration) {
+        for _ in 0..steps {
+            self.now += step;
             self.serve(|server, now| server.handle_deadline(now));
             self.answer();
             for client in 0..self.clients.len() {
@@ -106,6 +116,7 @@ impl Star {
 fn bytes_per_peer(prepare: impl Fn(&mut Star)) -> i64 {
     let [few, many] = [6, 18].map(|count| {
         let mut star = Star::new(count);
+        star.connect();
         prepare(&mut star);
         let up = |peer: &mpt_proto::stats::PeerStatus| peer.paths.iter().any(|path| path.state.is_up());
         assert!(star.server.status().peers.iter().all(up), "every peer has a session and a path");

@@ -4,8 +4,9 @@
 //!   crowd: an endpoint of the core for each site --- UDP on loopback --- mpt up --- Unix socket --- source
 //! ```
 //!
-//! Crowd and source share the machine with the server, so the figures are lower bounds for the server. All sites have
-//! addresses of their own on loopback: under load the server limits the handshakes of one address.
+//! The server has the first processor, and crowd and source have the others, so that a turn of the server's event loop
+//! contains no other program. With one processor they share it. All sites have addresses of their own on loopback:
+//! under load the server limits the handshakes of one address.
 
 mod crowd;
 mod server;
@@ -15,8 +16,11 @@ use crate::error::{Context, LabError, Result};
 use crate::topology::Topology;
 use crowd::Crowd;
 use mpt_proto::crypto::keys::KeyPair;
+use nix::errno::Errno;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, rlim_t, setrlimit};
 use nix::sys::time::TimeValLike as _;
+use nix::unistd::Pid;
 use server::SitesServer;
 use source::PeerSource;
 use std::{
@@ -101,6 +105,7 @@ pub fn run(program: &Path, plan: &SitesPlan) -> Result<SitesOutcome> {
     let source = PeerSource::listen(&server.source_socket(), plan.known.max(plan.count))?;
     server.wait_for(|report| report["peer_source"]["connected"] == true)?;
     let alone = server.memory()?;
+    separate(&server)?;
     let mut crowd = Crowd::open(&server.netns, plan.count, plan.rate, server_keys.public())?;
     let sampler = server.sample_turns(Duration::ZERO);
     let (begin, before) = (Instant::now(), [server.processor_time()?, own_time()?]);
@@ -139,6 +144,23 @@ fn own_time() -> Result<Duration> {
     let usage = getrusage(UsageWho::RUSAGE_SELF).map_err(std::io::Error::from).context("getrusage")?;
     let times = [usage.user_time(), usage.system_time()];
     Ok(times.iter().map(|time| Duration::from_micros(time.num_microseconds().unsigned_abs())).sum())
+}
+
+/// Gives the server the first processor, and this program the others, if there are any.
+fn separate(server: &SitesServer) -> Result<()> {
+    let this = Pid::from_raw(0);
+    let fail = |error: Errno| std::io::Error::from(error);
+    let separate = || -> nix::Result<()> {
+        let (mut first, mut others) = (CpuSet::new(), sched_getaffinity(this)?);
+        first.set(0)?;
+        others.unset(0)?;
+        if (1..CpuSet::count()).any(|cpu| others.is_set(cpu) == Ok(true)) {
+            sched_setaffinity(server.pid(), &first)?;
+            sched_setaffinity(this, &others)?;
+        }
+        Ok(())
+    };
+    separate().map_err(fail).context("sched_setaffinity")
 }
 
 /// Each site has a socket.

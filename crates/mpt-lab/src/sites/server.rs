@@ -4,6 +4,7 @@ use crate::error::{Context, LabError, Result};
 use crate::topology::{Host, Netns, folder::Folder};
 use crate::{traffic::ChildProcess, tunnel};
 use mpt_proto::crypto::keys::KeyPair;
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -87,6 +88,11 @@ impl SitesServer {
                 return Ok(begin.elapsed());
             }
         }
+    }
+
+    /// Returns the number of its process.
+    pub(super) fn pid(&self) -> Pid {
+        Pid::from_raw(self.daemon.0.id() as i32)
     }
 
     /// Returns its memory in KiB.

@@ -6,13 +6,15 @@ use std::fmt;
 use std::str::FromStr;
 
 use base64ct::{Base64, Encoding};
-use x25519_dalek::StaticSecret;
 use zeroize::Zeroizing;
+
+use super::x25519::{LOW_ORDER, SecretKey};
 
 /// The identity of an end: a secret key, and the public key derived from it.
 #[derive(Clone)]
 pub struct KeyPair {
-    secret: StaticSecret,
+    secret: Zeroizing<[u8; 32]>,
+    key: SecretKey,
     public: PublicKey,
 }
 
@@ -20,9 +22,10 @@ impl KeyPair {
     /// Makes a key pair from 32 bytes of a cryptographic random source.
     pub fn generate(random: [u8; 32]) -> Self {
         // RFC 7748 section 5 clamps on use; clamping here makes the text equal to the output of `wg genkey`.
-        let secret = StaticSecret::from(curve_scalar(random));
-        let public = PublicKey(x25519_dalek::PublicKey::from(&secret).to_bytes());
-        Self { secret, public }
+        let secret = Zeroizing::new(curve_scalar(random));
+        let key = SecretKey::new(&secret);
+        let public = PublicKey(key.public_key());
+        Self { secret, key, public }
     }
 
     /// Returns the public key.
@@ -32,17 +35,17 @@ impl KeyPair {
 
     /// Returns the secret key in base64, for a file that only its owner may read.
     pub fn secret_base64(&self) -> Zeroizing<String> {
-        Zeroizing::new(encode(self.secret.as_bytes()))
+        Zeroizing::new(encode(&self.secret))
     }
 
     /// Returns the secret key, for the derivation of another one.
     pub(super) fn secret_bytes(&self) -> [u8; 32] {
-        self.secret.to_bytes()
+        *self.secret
     }
 
     /// Returns the Diffie-Hellman secret shared with `peer`; all zero for the few public keys of low order.
     pub(super) fn diffie_hellman(&self, peer: &PublicKey) -> Zeroizing<[u8; 32]> {
-        Zeroizing::new(self.secret.diffie_hellman(&x25519_dalek::PublicKey::from(peer.0)).to_bytes())
+        self.key.diffie_hellman(&peer.0)
     }
 }
 
@@ -77,8 +80,9 @@ impl PublicKey {
     /// Returns true for the few keys with which the shared secret is zero for every other key (RFC 7748 section 6.1):
     /// nobody has a private key to them, and everybody can open what is sealed for them.
     pub fn is_low_order(&self) -> bool {
-        // Every private key is a multiple of the cofactor, so any one shows it.
-        KeyPair::generate([1; 32]).diffie_hellman(self).iter().all(|byte| *byte == 0)
+        let mut key = self.0;
+        key[31] &= 0x7f;
+        LOW_ORDER.contains(&key)
     }
 }
 
@@ -182,30 +186,6 @@ fn curve_scalar(mut bytes: [u8; 32]) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The points of order 1, 2, 4 and 8 of Curve25519 and its twist, and the same plus the prime p = 2^255 - 19: 0, 1,
-    /// the two of order 8, p - 1, p, p + 1.
-    const LOW_ORDER: [[u8; 32]; 7] = [
-        [0; 32],
-        field_element(1, 0, 0),
-        [
-            0xe0, 0xeb, 0x7a, 0x7c, 0x3b, 0x41, 0xb8, 0xae, 0x16, 0x56, 0xe3, 0xfa, 0xf1, 0x9f, 0xc4, 0x6a, 0xda, 0x09,
-            0x8d, 0xeb, 0x9c, 0x32, 0xb1, 0xfd, 0x86, 0x62, 0x05, 0x16, 0x5f, 0x49, 0xb8, 0x00,
-        ],
-        [
-            0x5f, 0x9c, 0x95, 0xbc, 0xa3, 0x50, 0x8c, 0x24, 0xb1, 0xd0, 0xb1, 0x55, 0x9c, 0x83, 0xef, 0x5b, 0x04, 0x44,
-            0x5c, 0xc4, 0x58, 0x1c, 0x8e, 0x86, 0xd8, 0x22, 0x4e, 0xdd, 0xd0, 0x9f, 0x11, 0x57,
-        ],
-        field_element(0xec, 0xff, 0x7f),
-        field_element(0xed, 0xff, 0x7f),
-        field_element(0xee, 0xff, 0x7f),
-    ];
-
-    const fn field_element(first: u8, middle: u8, last: u8) -> [u8; 32] {
-        let mut bytes = [middle; 32];
-        (bytes[0], bytes[31]) = (first, last);
-        bytes
-    }
 
     /// RFC 7748 section 6.1: Alice's keys.
     const ALICE: [u8; 32] = [

@@ -19,3 +19,4 @@ pub mod keys;
 pub(crate) mod random;
 pub mod replay;
 mod session;
+mod x25519;

@@ -7,7 +7,7 @@
 //! <- e, ee, se, psk           second message: ephemeral, sealed payload; then both have the keys
 //! ```
 //!
-//! It is built on audited primitives (`x25519-dalek`, `blake2`, `chacha20poly1305`) and not on the `snow` crate,
+//! It is built on audited primitives (X25519, `blake2`, `chacha20poly1305`) and not on the `snow` crate,
 //! because `snow` leaves chaining keys and ephemeral secrets in freed memory, and because a responder must be able to
 //! stop between `s` and `ss`: there it has the claimed static key, and an unknown initiator costs it one Diffie-Hellman
 //! only. The tests run a handshake against `snow`, in both roles, and compare every byte and both keys.
