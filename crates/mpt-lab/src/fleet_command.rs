@@ -53,7 +53,8 @@ fn churn(churn: &Churn) -> Result<(), Box<dyn Error>> {
         true => Ok(()),
         false => {
             let seed = churn.seed.0;
-            Err(format!("the churn left damage; hint: mpt-lab fleet --churn ... --seed {seed} repeats the schedule").into())
+            Err(format!("the churn left damage; hint: mpt-lab fleet --churn ... --seed {seed} repeats the schedule")
+                .into())
         }
     }
 }

@@ -216,7 +216,8 @@ impl World {
     /// Removes a program from the list of those that run.
     fn take(&mut self, host: &str, kind: Kind) -> Result<Program> {
         let place = self.programs.iter().position(|program| program.host == host && program.kind == kind);
-        let missing = || LabError::Failed { command: format!("{} of {host}", kind.name()), message: "not started".into() };
+        let missing =
+            || LabError::Failed { command: format!("{} of {host}", kind.name()), message: "not started".into() };
         place.map(|place| self.programs.swap_remove(place)).ok_or_else(missing)
     }
 
@@ -247,7 +248,6 @@ impl World {
         self.programs.retain(|program| program.host != host);
         Ok(())
     }
-
 }
 
 impl Drop for World {

@@ -101,10 +101,14 @@ mod tests {
 
     #[test]
     fn routes_are_read_with_the_wanted_word() {
-        let text = "10.77.1.1 dev mpt0 proto 77 scope link metric 100\n10.80.1.0/24 via 10.88.0.12 dev lan0 metric 32\n";
+        let text =
+            "10.77.1.1 dev mpt0 proto 77 scope link metric 100\n10.80.1.0/24 via 10.88.0.12 dev lan0 metric 32\n";
         let metrics = parse_routes(text, "metric");
         let [first, second] = [&metrics["10.77.1.1"], &metrics["10.80.1.0/24"]];
         assert_eq!((metrics.len(), first.as_str(), second.as_str()), (2, "100", "32"));
-        assert_eq!(parse_routes(text, "via").into_iter().collect::<Vec<_>>(), [("10.80.1.0/24".into(), "10.88.0.12".into())]);
+        assert_eq!(
+            parse_routes(text, "via").into_iter().collect::<Vec<_>>(),
+            [("10.80.1.0/24".into(), "10.88.0.12".into())]
+        );
     }
 }

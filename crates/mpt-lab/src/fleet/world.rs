@@ -164,15 +164,23 @@ impl World {
 
     /// Waits for a condition, a minute at most.
     pub fn wait(&self, what: &str, condition: impl Fn(&Self) -> bool) -> Result<()> {
+        if self.is_soon(condition) {
+            return Ok(());
+        }
+        let message = format!("not within {TIMEOUT:?}; the logs:\n{}", self.last_lines());
+        Err(LabError::Failed { command: what.to_owned(), message })
+    }
+
+    /// Returns true as soon as a condition holds, false if it does not within a minute.
+    pub fn is_soon(&self, condition: impl Fn(&Self) -> bool) -> bool {
         let start = Instant::now();
-        while !condition(self) {
-            if start.elapsed() > TIMEOUT {
-                let message = format!("not within {TIMEOUT:?}; the logs:\n{}", self.last_lines());
-                return Err(LabError::Failed { command: what.to_owned(), message });
+        while start.elapsed() < TIMEOUT {
+            if condition(self) {
+                return true;
             }
             thread::sleep(Duration::from_millis(50));
         }
-        Ok(())
+        false
     }
 
     /// Returns the last lines of the logs of the servers and of the first site.

@@ -60,9 +60,8 @@ impl Connections {
 
     /// Returns the sites whose connection was lost, with the reasons.
     pub fn lost(&self) -> Vec<(usize, String)> {
-        let lost = |(site, connection): (usize, &Option<Connection>)| {
-            Some((site, connection.as_ref()?.state().lost.clone()?))
-        };
+        let lost =
+            |(site, connection): (usize, &Option<Connection>)| Some((site, connection.as_ref()?.state().lost.clone()?));
         self.0.iter().enumerate().filter_map(lost).collect()
     }
 

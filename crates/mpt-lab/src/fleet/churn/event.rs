@@ -7,7 +7,8 @@ use std::time::Duration;
 use mpt_sim::seed::Seed;
 
 use super::connections::Connections;
-use crate::error::Result;
+use crate::error::{LabError, Result};
+use crate::fleet::configs;
 use crate::fleet::programs::Kind;
 use crate::fleet::world::{SERVERS, Server, World};
 
@@ -131,13 +132,12 @@ impl Event {
             }
             EventKind::RevokeSite => {
                 world.change_site(site, "revoke")?;
-                let is_used = |name: &str| ["active", "standby"].contains(&name);
-                let has_session = |world: &World| world.servers_of(site).iter().any(|(_, name)| is_used(name));
-                let gone = world.wait("end of the sessions of a revoked site", |world| !has_session(world));
+                let is_gone = world.is_soon(|world| !has_session(world, site));
                 thread::sleep(hold);
                 world.change_site(site, "delete")?;
                 world.admit_site(site)?;
-                gone
+                let message = format!("site {} has sessions a minute after its revocation", site + 1);
+                is_gone.then_some(()).ok_or(LabError::Failed { command: "mpt-fleet peer revoke".into(), message })
             }
             EventKind::Garbage => {
                 let (key, value) = &self.garbage;
@@ -147,6 +147,13 @@ impl Event {
             }
         }
     }
+}
+
+/// Returns true if a server has a route to the site.
+fn has_session(world: &World, site: usize) -> bool {
+    let [_, network] = configs::networks(site);
+    let has_route = |server| world.session_routes(server).is_ok_and(|routes| routes.contains_key(&network));
+    (0..SERVERS).map(Server).any(has_route)
 }
 
 impl fmt::Display for Event {

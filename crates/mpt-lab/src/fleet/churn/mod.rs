@@ -40,7 +40,8 @@ impl Churn {
     /// start.
     pub fn run(&self, progress: &mut dyn FnMut(&str)) -> Result<ChurnReport> {
         if self.sites <= KEPT_SITES {
-            let message = format!("sites 1 to {KEPT_SITES} are never stopped; hint: --sites {} or more", KEPT_SITES + 1);
+            let message =
+                format!("sites 1 to {KEPT_SITES} are never stopped; hint: --sites {} or more", KEPT_SITES + 1);
             return Err(LabError::Failed { command: format!("churn with {} sites", self.sites), message });
         }
         progress("building namespaces, starting all programs");
@@ -59,8 +60,9 @@ impl Churn {
             renewed: 0,
             samples: Samples::new(self.length),
         };
-        let mut run = Run { churn: *self, world, connections, start: Instant::now(), report };
-        run.sample()?;
+        let mut run =
+            Run { churn: *self, world, connections, start: Instant::now(), report, view: None, missing: None };
+        run.sample();
         run.events(progress);
         run.report.length = run.start.elapsed();
         Ok(run.report)
@@ -74,6 +76,10 @@ struct Run {
     connections: Connections,
     start: Instant,
     report: ChurnReport,
+    /// The last view; sites change their servers by themselves soon after.
+    view: Option<View>,
+    /// What was missing last after the current event.
+    missing: Option<String>,
 }
 
 impl Run {
@@ -96,6 +102,7 @@ impl Run {
                 let [recovery, wait] = [outcome.recovery, outcome.wait].map(|time| time.as_secs_f64());
                 let memory = self.report.samples.line();
                 progress(&format!("           whole after {recovery:.1} s, TCP waited {wait:.1} s; RSS, kB: {memory}"));
+                progress(&format!("           missing until then: {}", self.missing.as_deref().unwrap_or("nothing")));
             }
             if !goes_on {
                 progress("the fleet does not become whole; the run ends");
@@ -109,6 +116,7 @@ impl Run {
     /// Makes an event and waits until everything is whole. Returns false if it does not become whole.
     fn one_event(&mut self, event: &Event) -> bool {
         self.connections.take_longest();
+        self.missing = None;
         if let Err(error) = event.inflict(&mut self.world, &mut self.connections) {
             self.report.violations.push(error.to_string());
         }
@@ -116,6 +124,7 @@ impl Run {
         let is_whole = self.wait(ended, Self::unserved);
         if let Some(site) = event.site() {
             self.renew(site);
+            self.report.renewed += 1;
         }
         let answers = self.wait(ended, |run| {
             let silent = run.connections.silent_since(ended);
@@ -127,9 +136,7 @@ impl Run {
             self.report.violations.push(format!("the connection to site {} was lost: {reason}", site + 1));
             self.renew(site);
         }
-        if let Err(error) = self.sample() {
-            self.report.violations.push(format!("no sample: {error}"));
-        }
+        self.sample();
         let wait = self.connections.take_longest();
         self.report.outcomes.push(EventOutcome { kind: event.kind, recovery, wait });
         is_whole && answers
@@ -137,7 +144,7 @@ impl Run {
 
     /// Waits until nothing is missing. What is missing after a minute is a violation. A fleet that serves all sites goes
     /// on then; another one has more time, after which this returns false.
-    fn wait(&mut self, since: Instant, missing: impl Fn(&Self) -> Option<(String, bool)>) -> bool {
+    fn wait(&mut self, since: Instant, missing: impl Fn(&mut Self) -> Option<(String, bool)>) -> bool {
         let mut is_late = false;
         loop {
             self.restart_ended();
@@ -149,22 +156,26 @@ impl Run {
             if is_late && (serves || since.elapsed() > GIVE_UP) {
                 return serves;
             }
+            self.missing = Some(what);
             thread::sleep(POLL);
         }
     }
 
     /// Returns the first fault of the fleet, and whether all sites are served in spite of it.
-    fn unserved(&self) -> Option<(String, bool)> {
+    fn unserved(&mut self) -> Option<(String, bool)> {
         match View::take(&self.world) {
-            Ok(view) => view.fault().map(|fault| (fault, view.serves())),
+            Ok(view) => {
+                let fault = view.fault().map(|fault| (fault, view.serves()));
+                self.view = Some(view);
+                fault
+            }
             Err(error) => Some((error.to_string(), false)),
         }
     }
 
     fn renew(&mut self, site: usize) {
-        match self.connections.renew(&self.world, site) {
-            Ok(()) => self.report.renewed += 1,
-            Err(error) => self.report.violations.push(error.to_string()),
+        if let Err(error) = self.connections.renew(&self.world, site) {
+            self.report.violations.push(error.to_string());
         }
     }
 
@@ -185,11 +196,13 @@ impl Run {
         }
     }
 
-    fn sample(&mut self) -> Result<()> {
-        let (at, view) = (self.start.elapsed(), View::take(&self.world)?);
-        self.report.samples.add_counts(at, view.counts());
+    /// Notes what the last view shows, and the memory of now.
+    fn sample(&mut self) {
+        let at = self.start.elapsed();
+        if let Some(view) = self.view.take() {
+            self.report.samples.add_counts(at, view.counts());
+        }
         self.report.samples.add_programs(at, &self.world.programs);
-        Ok(())
     }
 }
 

@@ -50,12 +50,17 @@ impl fmt::Display for ChurnReport {
             of.sort_by_key(|outcome| outcome.recovery);
             let Some(longest) = of.last() else { continue };
             let wait = of.iter().map(|outcome| outcome.wait).max().unwrap_or_default();
-            let [median, max, wait] = [of[of.len() / 2].recovery, longest.recovery, wait].map(|time| time.as_secs_f64());
+            let [median, max, wait] =
+                [of[of.len() / 2].recovery, longest.recovery, wait].map(|time| time.as_secs_f64());
             writeln!(f, "{:<18} {:>6} {median:>12.1} {max:>8.1} {wait:>12.1}", kind.name(), of.len())?;
         }
         writeln!(f, "\n{}", self.samples)?;
         let (count, minutes) = (self.outcomes.len(), self.length.as_secs_f64() / 60.0);
-        writeln!(f, "{count} events in {minutes:.1} min; TCP connections lost: {}, renewed: {}", self.lost, self.renewed)?;
+        writeln!(
+            f,
+            "{count} events in {minutes:.1} min; TCP connections lost: {}, renewed: {}",
+            self.lost, self.renewed
+        )?;
         let uneven = self.samples.uneven();
         let verdict = if uneven == 0 { "flat".to_owned() } else { format!("NOT FLAT: {uneven} rows") };
         writeln!(f, "verdict: {verdict}; violations: {}", self.violations.len())?;

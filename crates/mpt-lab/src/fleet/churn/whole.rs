@@ -85,7 +85,8 @@ impl View {
             routes
         };
         self.sessions.iter().enumerate().find_map(|(server, routes)| {
-            difference(routes, &expected(Server(server))).map(|text| format!("table 77 of server {}: {text}", server + 1))
+            difference(routes, &expected(Server(server)))
+                .map(|text| format!("table 77 of server {}: {text}", server + 1))
         })
     }
 
