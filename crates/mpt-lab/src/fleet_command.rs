@@ -17,8 +17,8 @@ pub(crate) struct FleetArgs {
     /// File for the picture.
     #[arg(long, default_value = "demo-fleet.svg")]
     picture: PathBuf,
-    /// In place of the deaths: kills programs, stops and revokes sites for this time (90s, 10m, 2h), and checks that all
-    /// becomes whole again and nothing grows.
+    /// In place of the deaths: kills programs, stops and revokes sites for this time (90s, 10m, 2h), and checks that
+    /// everything becomes whole again and nothing grows.
     #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with_all = ["deaths", "picture"])]
     churn: Option<Duration>,
     /// Seed of the schedule of the churn.
@@ -26,7 +26,7 @@ pub(crate) struct FleetArgs {
     seed: u64,
 }
 
-/// Kills the servers one after the other, or does what `--churn` says.
+/// Kills the servers one after the other, or runs the churn.
 pub(crate) fn run(args: &FleetArgs) -> Result<(), Box<dyn Error>> {
     let sites = args.sites.into();
     match args.churn {

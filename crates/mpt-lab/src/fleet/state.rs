@@ -1,4 +1,4 @@
-//! What the programs of a fleet show about their state.
+//! The state of a fleet, as its programs and the kernel show it.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -9,7 +9,7 @@ use super::world::{SERVERS, Server, World};
 use crate::error::{Result, run};
 use crate::topology::Netns;
 
-/// Networks of sites, each with the interface's or the router's part of the route that matters: metric or next hop.
+/// Networks of sites, each with one property of its route: the metric or the next hop.
 pub type Routes = BTreeMap<String, String>;
 
 impl World {

@@ -200,6 +200,7 @@ mod tests {
             let is_kept = event.server == Server(SERVERS - 1);
             assert!(!is_kept || matches!(event.kind, EventKind::Kill(Kind::Etcd | Kind::Bird)) || !kills(event));
         }
+        assert!(GARBAGE.iter().all(|key| events.iter().any(|event| event.garbage.0 == *key)));
         let sites: Vec<_> = events.iter().filter_map(Event::site).collect();
         assert!((KEPT_SITES..20).all(|site| sites.contains(&site)));
         let kills = |kind, server| events.iter().any(|event| event.kind == kind && event.server == server);

@@ -36,8 +36,8 @@ impl Churn {
     /// Builds everything and makes the events. Passes lines about each to `progress`. Violations are in the report.
     ///
     /// # Errors
-    /// There are too few sites, a program is missing or fails, or something does not become ready within a minute at the
-    /// start.
+    /// There are too few sites, a program is missing or fails, or at the start something does not become ready within a
+    /// minute.
     pub fn run(&self, progress: &mut dyn FnMut(&str)) -> Result<ChurnReport> {
         if self.sites <= KEPT_SITES {
             let message =
@@ -78,7 +78,7 @@ struct Run {
     report: ChurnReport,
     /// The last view; sites change their servers by themselves soon after.
     view: Option<View>,
-    /// What was missing last after the current event.
+    /// The last thing that was missing after the current event.
     missing: Option<String>,
 }
 
@@ -142,8 +142,8 @@ impl Run {
         is_whole && answers
     }
 
-    /// Waits until nothing is missing. What is missing after a minute is a violation. A fleet that serves all sites goes
-    /// on then; another one has more time, after which this returns false.
+    /// Waits until nothing is missing. A thing that is missing after a minute is a violation. A fleet that serves all
+    /// sites goes on then; another one has more time, after which this returns false.
     fn wait(&mut self, since: Instant, missing: impl Fn(&mut Self) -> Option<(String, bool)>) -> bool {
         let mut is_late = false;
         loop {
@@ -196,7 +196,7 @@ impl Run {
         }
     }
 
-    /// Notes what the last view shows, and the memory of now.
+    /// Notes the counts of the last view, and the memory of now.
     fn sample(&mut self) {
         let at = self.start.elapsed();
         if let Some(view) = self.view.take() {

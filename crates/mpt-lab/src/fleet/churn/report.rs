@@ -24,7 +24,7 @@ pub struct ChurnReport {
     pub length: Duration,
     /// A result for each event.
     pub outcomes: Vec<EventOutcome>,
-    /// What was not whole within a minute and what was lost, with seed, event and time.
+    /// Everything that was not whole within a minute or was lost, with seed, event and time.
     pub violations: Vec<String>,
     /// Connections that were lost and should have lived.
     pub lost: usize,

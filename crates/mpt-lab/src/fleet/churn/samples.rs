@@ -8,7 +8,7 @@ use super::event::KEPT_SITES;
 use crate::fleet::programs::{Kind, Program};
 use crate::fleet::world::{SERVERS, Server};
 
-/// What a flat series may do.
+/// The growth with which a series is flat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Limit {
     /// Resident memory in kB may grow by 15 % and 1 MiB.
@@ -17,7 +17,7 @@ enum Limit {
     Descriptors,
     /// All samples are equal.
     Equal,
-    /// Processes begin anew all the time.
+    /// The series has no verdict, because its processes are replaced all the time.
     None,
 }
 

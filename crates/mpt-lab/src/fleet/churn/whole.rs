@@ -5,7 +5,7 @@ use crate::fleet::configs;
 use crate::fleet::state::Routes;
 use crate::fleet::world::{ROUTERS, SERVERS, Server, World};
 
-/// What all programs show.
+/// The state that all programs show.
 pub struct View {
     /// The servers of each site, with their use.
     sites: Vec<Vec<(Server, String)>>,
@@ -18,7 +18,7 @@ pub struct View {
 }
 
 impl View {
-    /// Asks all programs.
+    /// Collects the state of all programs.
     pub fn take(world: &World) -> Result<Self> {
         let keys = world.etcd_do(&["get", "--prefix", "--keys-only", PREFIX])?;
         let leases = world.etcd_do(&["lease", "list"])?;
