@@ -3,6 +3,7 @@
 mod ablation;
 mod command;
 mod cost;
+mod fleet_command;
 mod population;
 mod progress_bar;
 
@@ -10,7 +11,6 @@ use clap::{Parser, Subcommand};
 use mpt_lab::{
     chaos,
     demo::Demo,
-    fleet::Fleet,
     flood,
     hosts::ReadyFiles,
     topology::{self, Family, Host, Topology},
@@ -119,17 +119,7 @@ enum Command {
         seconds: u64,
     },
     /// Kills the servers of a fleet, one after the other, while a host talks to each of its sites.
-    Fleet {
-        /// Number of sites.
-        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u8).range(1..=200))]
-        sites: u8,
-        /// Number of deaths.
-        #[arg(long, default_value_t = 3)]
-        deaths: usize,
-        /// File for the picture.
-        #[arg(long, default_value = "demo-fleet.svg")]
-        picture: PathBuf,
-    },
+    Fleet(fleet_command::FleetArgs),
     /// Connects many sites to a server that gets its peers from a source.
     Sites {
         /// Sites that connect.
@@ -206,7 +196,7 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
         Command::Trace { case, picture, qlog, seconds, seed } => {
             command::trace(&case, Seed(seed), Duration::from_secs(seconds), &picture, qlog.as_deref())
         }
-        Command::Fleet { sites, deaths, picture } => fleet(sites.into(), deaths, &picture),
+        Command::Fleet(args) => fleet_command::run(&args),
         Command::Demo { picture, seconds } => demo(&picture, Duration::from_secs(seconds)),
         Command::Flood { path, seconds } => {
             let mut print = |row: &flood::FloodResult| println!("{row}");
@@ -300,17 +290,6 @@ fn demo(picture: &Path, time: Duration) -> Result<(), Box<dyn Error>> {
         eprintln!("absent: kernel MPTCP: {error}");
     }
     outcome.tunnel.map(drop).map_err(Into::into)
-}
-
-fn fleet(sites: usize, deaths: usize, picture: &Path) -> Result<(), Box<dyn Error>> {
-    let result = Fleet { sites, deaths, ..Fleet::default() }.run(&mut |line| eprintln!("{line}"))?;
-    print!("{result}");
-    result.draw(picture)?;
-    println!("picture: {}", picture.display());
-    match result.lost() {
-        0 => Ok(()),
-        lost => Err(format!("{lost} TCP connections were lost").into()),
-    }
 }
 
 fn chaos(time: Duration, seed: Seed) -> Result<(), Box<dyn Error>> {

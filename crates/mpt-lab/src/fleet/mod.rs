@@ -6,9 +6,12 @@
 //!                                mpt, mpt-fleet, etcd, BIRD       BIRD
 //! ```
 
+mod churn;
 mod configs;
 mod probe;
+mod programs;
 mod result;
+mod state;
 mod world;
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -16,6 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::{LabError, Result};
+pub use churn::{Churn, ChurnReport};
 use probe::Probe;
 pub use result::{Death, FleetResult, SiteGap};
 use world::{Server, World};

@@ -40,6 +40,19 @@ impl Probe {
         Ok(Self(stream))
     }
 
+    /// Returns the probe and another handle of its connection.
+    pub fn split(self, site: usize) -> Result<(Self, TcpStream)> {
+        let stream = self.0.try_clone().context(format!("the connection to site {}", site + 1))?;
+        Ok((self, stream))
+    }
+
+    /// Sends a number and waits for its return.
+    pub fn exchange(&mut self, number: u64) -> std::io::Result<()> {
+        let mut bytes = number.to_be_bytes();
+        self.0.write_all(&bytes)?;
+        self.0.read_exact(&mut bytes)
+    }
+
     /// Exchanges numbers until it is stopped or the connection is lost.
     pub fn run(mut self, start: Instant, stop: &AtomicBool) -> Waits {
         let mut waits = Waits::default();
@@ -48,8 +61,7 @@ impl Probe {
                 break;
             }
             let sent = start.elapsed();
-            let mut bytes = number.to_be_bytes();
-            if let Err(error) = self.0.write_all(&bytes).and_then(|()| self.0.read_exact(&mut bytes)) {
+            if let Err(error) = self.exchange(number) {
                 waits.lost = Some(error.to_string());
                 break;
             }
