@@ -73,8 +73,10 @@ impl End {
 
     fn answer(&mut self, initiation: &[u8]) -> HandshakeTransmit {
         let Some(HandshakeMessage::Initiation(initiation)) = HandshakeMessage::decode(initiation) else { panic!("an initiation") };
-        let (ephemeral, claimed) = (self.ephemeral(), ClaimedInitiation::open(&self.identity, &initiation).expect("authentic"));
-        self.association.handle_initiation(NOW, &self.identity, claimed, SOURCE, || ephemeral).expect("a response")
+        let claimed = ClaimedInitiation::open(&self.identity, &initiation);
+        let verified = claimed.and_then(|claimed| claimed.verify(&self.identity)).expect("authentic");
+        let ephemeral = self.ephemeral();
+        self.association.handle_initiation(NOW, &self.identity, verified, SOURCE, || ephemeral).expect("a response")
     }
 
     fn complete(&mut self, response: &[u8]) {
@@ -100,7 +102,10 @@ impl End {
                 let _ = self.guard.admit(NOW, SOURCE.1, &initiation.signed);
                 let ephemeral = self.ephemeral();
                 let claimed = ClaimedInitiation::open(&self.identity, &initiation);
-                let answered = claimed.and_then(|claimed| self.association.handle_initiation(NOW, &self.identity, claimed, SOURCE, || ephemeral));
+                let verified = claimed.and_then(|claimed| claimed.verify(&self.identity));
+                let answered = verified.and_then(|verified| {
+                    self.association.handle_initiation(NOW, &self.identity, verified, SOURCE, || ephemeral)
+                });
                 assert!(answered.is_err(), "a forged initiation was answered");
             }
             Some(HandshakeMessage::Response(response)) => {

@@ -174,5 +174,10 @@ pub fn read<T: serde::de::DeserializeOwned>(item: &Item) -> Option<T> {
 
 /// Makes a failure of an error of etcd.
 pub fn away(error: &Error) -> Failure {
-    Failure::new(error.to_string(), "is etcd.endpoints in fleet.toml right, and does etcd run there?")
+    match error {
+        Error::Tls(failure) => failure.clone(),
+        Error::Away(_) | Error::Refused(_) => {
+            Failure::new(error.to_string(), "is etcd.endpoints in fleet.toml right, and does etcd run there?")
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! All state of the program, in one task. It gets events, decides, and never waits for another task.
 
 mod claims;
+mod gauges;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -34,6 +35,8 @@ pub struct Fleet {
     lease: Option<u64>,
     /// The list of servers that was last written, or refused.
     server_list: Vec<u8>,
+    /// The version of the list in the file of the tunnel.
+    list_version: Option<u64>,
     metrics: Metrics,
     server: watch::Sender<Server>,
     seen: Arc<AtomicU64>,
@@ -96,6 +99,7 @@ impl Fleet {
             questions: Vec::new(),
             lease: None,
             server_list: Vec::new(),
+            list_version: None,
             metrics: Metrics::default(),
             config,
             etcd,
@@ -287,7 +291,10 @@ impl Fleet {
         let file = self.config.server_list.display();
         match SignedList::read(bytes) {
             Ok(SignedList { version, text, .. }) => match server_list::write(&self.config.server_list, &text) {
-                Ok(()) => info!("the list of servers has version {version}, and is in {file}"),
+                Ok(()) => {
+                    self.list_version = Some(version);
+                    info!("the list of servers has version {version}, and is in {file}");
+                }
                 Err(error) => warn!(
                     "cannot write the list of servers to {file}: {error}; sites get the one before; \
                      hint: server_list = ... in fleet.toml chooses another file"
@@ -367,22 +374,6 @@ impl Fleet {
         (self.tunnel.connection, self.tunnel.has_greeted, self.tunnel.ticks) = (None, false, 0);
         self.questions.clear();
         self.server.send_modify(|server| (server.public_key, server.enrolment_key) = (None, None));
-    }
-
-    fn metrics(&self) -> String {
-        let server = self.server.borrow();
-        self.metrics.text(&[
-            ("tunnel_connected", "The tunnel is connected", u64::from(self.tunnel.has_greeted)),
-            ("registered", "This server has a lease and is registered", u64::from(self.lease.is_some())),
-            ("draining", "This server drains", u64::from(self.is_draining())),
-            ("revision", "Revision of the copy of the registry", self.cache.revision()),
-            ("peers", "Peers in the registry", self.cache.peers().len() as u64),
-            ("servers", "Servers that are registered", self.cache.servers().len() as u64),
-            ("unreadable_records", "Records that cannot be read", self.cache.unreadable().len() as u64),
-            ("sessions", "Peers with a session", server.load.sessions as u64),
-            ("sessions_in_use", "Peers that use this server", server.load.in_use as u64),
-            ("owned", "Peers that belong to this server", self.owners.owned() as u64),
-        ])
     }
 }
 

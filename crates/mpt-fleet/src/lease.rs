@@ -48,7 +48,7 @@ impl Registration {
             let lease = match self.etcd.grant(self.config.lease()).await {
                 Ok(lease) => lease,
                 Err(error) => {
-                    warn!("cannot register server {}: {error}; tries again", self.config.server_id);
+                    self.warn_of(&error);
                     self.again.notify_one();
                     sleep(RETRY).await;
                     continue;
@@ -77,11 +77,15 @@ impl Registration {
                         taken_since = None;
                     }
                 }
-                Err(error) => warn!("cannot register server {}: {error}; tries again", self.config.server_id),
+                Err(error) => self.warn_of(&error),
             }
             let _ = self.etcd.revoke(lease).await;
             sleep(RETRY).await;
         }
+    }
+
+    fn warn_of(&self, error: &Error) {
+        warn!("cannot register server {}: {error}; tries again{}", self.config.server_id, error.hint());
     }
 
     fn taken(&self, by: &str) -> Failure {
@@ -107,7 +111,7 @@ impl Registration {
                     return;
                 }
                 Err(error) if renewed.elapsed() > self.config.lease() => {
-                    warn!("{error}; sessions stay, and no site is taken over until etcd answers");
+                    warn!("{error}; sessions stay, and no site is taken over until etcd answers{}", error.hint());
                     self.again.notify_one();
                     return;
                 }

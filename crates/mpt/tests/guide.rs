@@ -131,7 +131,7 @@ fn a_block_ends_where_its_fence_or_its_indentation_ends() {
     );
     assert_eq!(["", "toml"], [0, 1].map(|index| blocks[index].language.as_str()));
     let words = commands(
-        "umask 077 && mpt key psk > file; (sudo mpt watch --json | jq '.a | .b') # mpt up\nA=1 tar $(a $(b) c).d \\\n -x",
+        "umask 077 && mpt key psk > file; (sudo mpt watch --json | jq '.a | .b') # mpt up\nA=1 tar $(a $(b) c).d \\\n  -x",
     );
     let expected: [&[&str]; 4] =
         [&["umask", "077"], &["mpt", "key", "psk"], &["mpt", "watch", "--json"], &["jq", ".a | .b"]];

@@ -2,6 +2,7 @@
 
 pub mod follow;
 mod http;
+mod tls;
 
 use std::fmt;
 use std::time::Duration;
@@ -26,6 +27,8 @@ pub enum Error {
     Away(String),
     /// A refusal.
     Refused(String),
+    /// One of the two does not accept the certificate of the other.
+    Tls(Failure),
 }
 
 /// A key with its value.
@@ -194,7 +197,7 @@ impl EtcdClient {
         let (key, range_end) = (encode(prefix), encode(&end_of(prefix)));
         let create = json!({"key": key, "range_end": range_end, "start_revision": from.to_string()});
         let request = json!({"create_request": create}).to_string();
-        let body = self.http.open("/v3/watch", request).await.map_err(Error::Away)?;
+        let body = self.http.open("/v3/watch", request).await?;
         Ok(Watch { body, buffer: Vec::new() })
     }
 
@@ -204,7 +207,7 @@ impl EtcdClient {
     }
 
     async fn request(&self, path: &str, body: Value) -> Result<Value, Error> {
-        let (is_success, bytes) = self.http.post(path, body.to_string()).await.map_err(Error::Away)?;
+        let (is_success, bytes) = self.http.post(path, body.to_string()).await?;
         let answer: Value = serde_json::Deserializer::from_slice(&bytes)
             .into_iter()
             .next()
@@ -270,11 +273,22 @@ impl Watch {
     }
 }
 
+impl Error {
+    /// Returns the end of a line in the log: a hint, if the error has one of its own.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Tls(failure) => format!("; hint: {}", failure.hint),
+            Self::Away(_) | Self::Refused(_) => String::new(),
+        }
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Away(reason) => write!(f, "etcd does not answer: {reason}"),
             Self::Refused(reason) => write!(f, "etcd refuses: {reason}"),
+            Self::Tls(failure) => write!(f, "{}", failure.what),
         }
     }
 }

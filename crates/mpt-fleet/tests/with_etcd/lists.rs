@@ -59,12 +59,15 @@ fn a_list_is_shown_signed_and_reaches_each_server() {
     let (key, public) = cluster_key(&first, "cluster.key");
     let publish = |more: &[&str]| first.run(&[&["server", "publish", "--key", &key], more].concat());
     let shown = text(&publish(&[]));
+    assert!(!first.request("GET", "/metrics", "", "").1.contains("server_list"), "there is none yet");
     assert!(shown.starts_with(&format!("+ server1 {OTHER} 203.0.113.1:4754\n")) && shown.contains("--yes"), "{shown}");
     assert!(raw(&etcd).is_empty(), "nothing is published without --yes");
 
     assert!(text(&publish(&["--yes"])).contains(&format!("servers_key = \"{public}\"")));
     wait_for("the file", || list_of(&first).starts_with("mpt-servers 1 "));
     let before = list_of(&first);
+    assert_eq!(first.metric("server_list_version"), version(&before));
+    assert!(first.metric("server_list_age_seconds") < 3600, "the version is the time of the signature");
     assert!(before.contains(&public) && before.contains(r#""cluster":"north""#), "{before}");
 
     let (second, _second_tunnel) = start(&etcd, 2, SITE);

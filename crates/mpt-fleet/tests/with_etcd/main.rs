@@ -4,6 +4,10 @@
 
 mod joining;
 mod lists;
+mod members;
+#[expect(dead_code, reason = "these tests use a part of it")]
+#[path = "../../../mpt/tests/guide/pages.rs"]
+mod pages;
 mod rig;
 
 use std::io::Write as _;

@@ -29,7 +29,7 @@ pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
@@ -134,16 +134,15 @@ pub struct Fleet {
 
 impl Fleet {
     pub fn start(etcd: &Etcd, id: u8) -> Self {
+        Self::start_with(&format!("endpoints = [\"http://127.0.0.1:{}\"]", etcd.port), id)
+    }
+
+    /// Starts a server with these lines in `[etcd]`.
+    pub fn start_with(etcd: &str, id: u8) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let (http, port) = (free_port(), etcd.port);
+        let http = free_port();
+        write_config(&folder, etcd, id, http);
         let socket = folder.path().join("peers.sock");
-        let list = folder.path().join("servers.signed");
-        let text = format!(
-            "cluster = \"north\"\nserver_id = {id}\nsocket = {socket:?}\nserver_list = {list:?}\naddresses = [\"203.0.113.{id}:4754\"]\n\
-             [etcd]\nendpoints = [\"http://127.0.0.1:{port}\"]\nlease = 2\n\
-             [api]\nlisten = \"127.0.0.1:{http}\"\ntokens = [\"{HASH}\"]\n"
-        );
-        fs::write(folder.path().join("fleet.toml"), text).unwrap();
         let log = fs::File::create(folder.path().join("log")).unwrap();
         let child = command(&folder, &["run"]).stderr(log).spawn().unwrap();
         wait_for("the socket", || UnixStream::connect(&socket).is_ok());
@@ -207,6 +206,22 @@ impl Drop for Fleet {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn write_config(folder: &TempDir, etcd: &str, id: u8, http: u16) {
+    let [socket, list] = ["peers.sock", "servers.signed"].map(|name| folder.path().join(name));
+    let text = format!(
+        "cluster = \"north\"\nserver_id = {id}\nsocket = {socket:?}\nserver_list = {list:?}\naddresses = [\"203.0.113.{id}:4754\"]\n\
+         [etcd]\n{etcd}\nlease = 2\n[api]\nlisten = \"127.0.0.1:{http}\"\ntokens = [\"{HASH}\"]\n"
+    );
+    fs::write(folder.path().join("fleet.toml"), text).unwrap();
+}
+
+/// Runs a command with these lines in `[etcd]`, and returns its errors.
+pub fn errors_with(etcd: &str, arguments: &[&str]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    write_config(&folder, etcd, 3, 0);
+    String::from_utf8(command(&folder, arguments).output().unwrap().stderr).unwrap()
 }
 
 fn command(folder: &TempDir, arguments: &[&str]) -> Command {

@@ -14,11 +14,35 @@ use tempfile::TempDir;
 const GUIDE: &str = include_str!("../../../../docs/guide/fleet.md");
 const SERVERS: [usize; 3] = [1, 2, 3];
 const PATHS: usize = 3;
-/// The address of all servers.
-const COMMON: &str = "198.51.100.1";
-/// Rules of `internet` that replace the address of the first path.
-const OTHER_ADDRESS: &str = "table ip translator { chain arriving { type filter hook prerouting priority raw; \
-    ip saddr 192.168.0.2 ip saddr set 192.168.0.77; ip daddr 192.168.0.77 ip daddr set 192.168.0.2; }; }";
+/// Addresses of one version of IP; those without an end are continued by the number of a host.
+struct Family {
+    /// The name in nftables.
+    name: &'static str,
+    /// The address of all servers.
+    common: &'static str,
+    uplinks: [&'static str; PATHS],
+    /// Between `internet` and the balancer.
+    middle: &'static str,
+    lan: &'static str,
+    prefix: &'static str,
+}
+
+const V4: Family = Family {
+    name: "ip",
+    common: "198.51.100.1",
+    uplinks: ["192.168.0.", "192.168.1.", "192.168.2."],
+    middle: "203.0.113.",
+    lan: "10.88.0.",
+    prefix: "/24",
+};
+const V6: Family = Family {
+    name: "ip6",
+    common: "2001:db8:100::1",
+    uplinks: ["fd00::", "fd00:1::", "fd00:2::"],
+    middle: "2001:db8:113::",
+    lan: "2001:db8:88::",
+    prefix: "/64",
+};
 
 /// The site has uplinks of its own networks to `internet`, which leads to the balancer.
 struct World {
@@ -32,7 +56,8 @@ struct World {
 }
 
 impl World {
-    fn build(test: &str) -> Option<Self> {
+    /// `families` are those of the paths.
+    fn build(test: &str, families: [&Family; PATHS]) -> Option<Self> {
         if !nix::unistd::geteuid().is_root() || Command::new("nft").arg("--version").output().is_err() {
             writeln!(io::stderr(), "skipped: needs root and nft: {test}; hint: apt-get install nftables")
                 .expect("stderr takes a line");
@@ -54,44 +79,61 @@ impl World {
             );
             world.start(&format!("s{number}"), "servers", &config);
         }
-        let config = format!(
+        let mut config = format!(
             "address = [\"10.77.0.1/24\"]\n[[peer]]\nname = \"centre\"\npublic_key = \"{servers}\"\n\
-             networks = [\"10.77.0.0/24\"]\nremote = \"{COMMON}\"\n"
+             networks = [\"10.77.0.0/24\"]\n"
         );
+        for (path, family) in families.iter().enumerate() {
+            let common = family.common;
+            write!(config, "[[peer.path]]\ninterface = \"eth{path}\"\nremote = \"{common}\"\n").expect("a string");
+        }
         world.balance(&rules());
         world.start("site", "site", &config);
         Some(world)
     }
 
     fn connect(&self) {
-        let wire = |a: (&Netns, &str, &str), b: (&Netns, &str, &str)| {
+        let wire = |a: (&Netns, &str), b: (&Netns, &str)| {
             a.0.ip(&format!("link add {} type veth peer name {} netns {}", a.1, b.1, b.0.name())).expect("a pair");
-            for (host, interface, address) in [a, b] {
-                let address = (!address.is_empty()).then(|| format!("address add {address} dev {interface}\n"));
-                host.ip(&format!("link set {interface} up\n{}", address.unwrap_or_default())).expect("an interface");
+            for (host, interface) in [a, b] {
+                host.ip(&format!("link set {interface} up")).expect("an interface");
             }
         };
         for path in 0..PATHS {
-            let (near, far) = (format!("192.168.{path}.2/24"), format!("192.168.{path}.1/24"));
-            wire((&self.site, &format!("eth{path}"), &near), (&self.internet, &format!("up{path}"), &far));
-            let route = format!("route add default via 192.168.{path}.1 metric 10{path}");
-            self.site.ip(&route).expect("a route");
+            wire((&self.site, &format!("eth{path}")), (&self.internet, &format!("up{path}")));
         }
-        wire((&self.balancer, "eth0", "203.0.113.2/24"), (&self.internet, "lb", "203.0.113.1/24"));
-        self.internet.ip(&format!("route add {COMMON} via 203.0.113.2")).expect("a route");
-        let balancer = format!(
-            "link add lan0 type bridge\nlink set lan0 up\naddress add 10.88.0.1/24 dev lan0\n\
-             route add default via 203.0.113.1\nroute add {COMMON} via 10.88.0.11"
-        );
-        self.balancer.ip(&balancer).expect("the balancer");
+        wire((&self.balancer, "eth0"), (&self.internet, "lb"));
+        self.balancer.ip("link add lan0 type bridge\nlink set lan0 up").expect("a bridge");
         for (number, server) in SERVERS.iter().zip(&self.servers) {
-            wire((server, "lan0", &format!("10.88.0.1{number}/24")), (&self.balancer, &format!("s{number}"), ""));
+            wire((server, "lan0"), (&self.balancer, &format!("s{number}")));
             self.balancer.ip(&format!("link set s{number} master lan0")).expect("a port");
-            let own = format!("address add {COMMON}/32 dev lo\nroute add default via 10.88.0.1");
-            server.ip(&own).expect("the common address");
         }
         for host in [&self.internet, &self.balancer] {
-            host.sysctl(&[("net/ipv4/ip_forward", "1")]).expect("forwarding");
+            host.sysctl(&[("net/ipv4/ip_forward", "1"), ("net/ipv6/conf/all/forwarding", "1")]).expect("forwarding");
+        }
+        [V4, V6].iter().for_each(|family| self.number(family));
+    }
+
+    /// Gives the hosts their addresses and routes.
+    fn number(&self, family: &Family) {
+        let Family { common, middle, lan, prefix, .. } = family;
+        let end = if family.name == "ip6" { "nodad" } else { "" };
+        let number = |host: &Netns, interface: &str, address: String| {
+            host.ip(&format!("address add {address}{prefix} dev {interface} {end}")).expect("an address");
+        };
+        for (path, uplink) in family.uplinks.iter().enumerate() {
+            number(&self.site, &format!("eth{path}"), format!("{uplink}2"));
+            number(&self.internet, &format!("up{path}"), format!("{uplink}1"));
+            self.site.ip(&format!("route add default via {uplink}1 metric 10{path}")).expect("a route");
+        }
+        number(&self.balancer, "eth0", format!("{middle}2"));
+        number(&self.internet, "lb", format!("{middle}1"));
+        self.internet.ip(&format!("route add {common} via {middle}2")).expect("a route");
+        number(&self.balancer, "lan0", format!("{lan}1"));
+        self.balancer.ip(&format!("route add default via {middle}1\nroute add {common} via {lan}11")).expect("routes");
+        for (id, server) in SERVERS.iter().zip(&self.servers) {
+            number(server, "lan0", format!("{lan}1{id}"));
+            server.ip(&format!("address add {common} dev lo {end}\nroute add default via {lan}1")).expect("the rest");
         }
     }
 
@@ -148,7 +190,7 @@ impl World {
         let status = self.status(&format!("s{number}"));
         let paths = status["peers"][0]["paths"].as_array().cloned().unwrap_or_default();
         let up = paths.iter().filter(|path| path["up"] == true);
-        up.filter_map(|path| Some(path["remote"].as_str()?.strip_suffix(":4754")?.to_owned())).collect()
+        up.filter_map(|path| Some(path["remote"].as_str()?.strip_suffix(":4754")?.replace(['[', ']'], ""))).collect()
     }
 
     /// Returns the server at which all paths of the site are up.
@@ -187,34 +229,66 @@ impl Drop for World {
     }
 }
 
-/// Returns the rules of the guide.
+/// Returns the rules of the guide, those for each version of IP.
+fn rule_sets() -> impl Iterator<Item = String> {
+    let blocks = GUIDE.split("```nft\n").skip(1).filter_map(|rest| rest.split("```").next());
+    blocks.filter(|block| block.starts_with("table netdev mpt_balancer")).map(str::to_owned)
+}
+
 fn rules() -> String {
-    let block = GUIDE.split("```nft\n").nth(1).and_then(|rest| rest.split("```").next());
-    block.expect("a block").to_owned()
+    let sets: Vec<_> = rule_sets().collect();
+    assert_eq!(sets.len(), 2, "one for each version of IP");
+    sets.concat()
 }
 
 /// Returns the same rules, by which data goes where initiations from its address go.
 fn rules_without_index() -> String {
-    let rules = rules();
-    let by_source = rules.split("fwd ip to ").find(|part| part.starts_with("jhash")).expect("a rule");
-    let by_source = by_source.split(" device").next().expect("a target");
-    let replaced = rules.replace("@th,96,8 map @servers", by_source);
-    assert_ne!(replaced, rules);
-    replaced
+    let without_index = |rules: String| {
+        let by_source = rules.split(" to ").find(|part| part.starts_with("jhash")).expect("a rule");
+        let by_source = by_source.split(" device").next().expect("a target");
+        let replaced = rules.replace("@th,96,8 map @servers", by_source);
+        assert_ne!(replaced, rules);
+        replaced
+    };
+    rule_sets().map(without_index).collect()
 }
 
-/// The site's addresses hash to two servers and, after the change of one, to a third. Its session is at one.
+/// Returns rules of `internet` that replace the address of the first path, and that address.
+fn translation(Family { name, uplinks, .. }: &Family) -> (String, String) {
+    let (own, other) = (format!("{}2", uplinks[0]), format!("{}77", uplinks[0]));
+    let chain = format!(
+        "type filter hook prerouting priority raw; {name} saddr {own} {name} saddr set {other}; \
+         {name} daddr {other} {name} daddr set {own};"
+    );
+    (format!("table {name} translator {{ chain arriving {{ {chain} }}; }}"), other)
+}
+
 #[test]
 fn a_balancer_leads_by_the_index_to_the_server_of_the_session_and_by_the_source_to_others() {
-    let Some(mut world) = World::build("balance") else { return };
+    is_led_to_the_server_of_the_session("balance", [&V4; PATHS]);
+}
+
+#[test]
+fn a_balancer_over_ipv6_leads_by_the_index_to_the_server_of_the_session_and_by_the_source_to_others() {
+    is_led_to_the_server_of_the_session("balance6", [&V6; PATHS]);
+}
+
+#[test]
+fn a_balancer_leads_paths_over_both_versions_of_ip_to_the_server_of_their_session() {
+    is_led_to_the_server_of_the_session("balance46", [&V6, &V4, &V6]);
+}
+
+/// The site's addresses hash to two servers or three, and its session is at one. Then the address of the first path
+/// changes, and hashes to another server.
+fn is_led_to_the_server_of_the_session(test: &str, families: [&Family; PATHS]) {
+    let Some(mut world) = World::build(test, families) else { return };
     world.wait_until("all paths are up at one server", |world| world.server_in_use().is_some());
     world.wait_for_answer();
     let server = world.server_in_use().expect("a server");
     // An address translator gets another address: the site does not notice.
-    world.internet.sh(&format!("nft '{OTHER_ADDRESS}'")).expect("another address");
-    world.wait_until("the path goes on from the other address", |world| {
-        world.addresses_at(server).contains(&"192.168.0.77".to_owned())
-    });
+    let (translation, other) = translation(families[0]);
+    world.internet.sh(&format!("nft '{translation}'")).expect("another address");
+    world.wait_until("the path goes on from the other address", |world| world.addresses_at(server).contains(&other));
     world.wait_for_answer();
     assert_eq!(world.misled(), 0, "{}", world.diagnostics());
 

@@ -34,9 +34,27 @@ pub fn text(tunnels: &[Named]) -> String {
             }
         }
     }
+    server_lists(&mut text, &reports);
     peers(&mut text, &reports);
     paths(&mut text, &reports);
     text
+}
+
+fn server_lists(text: &mut String, reports: &[(&str, &Report)]) {
+    let name = "mpt_server_list_version";
+    head(
+        text,
+        name,
+        "gauge",
+        "Version of the signed list by which the servers of the peer are known; absent without one.",
+    );
+    for (interface, report) in reports {
+        for list in &report.tunnel.server_lists {
+            if let Some(version) = list.version {
+                sample(text, name, &[("interface", interface), ("peer", &list.peer)], version as f64);
+            }
+        }
+    }
 }
 
 fn peers(text: &mut String, reports: &[(&str, &Report)]) {
@@ -97,7 +115,7 @@ fn paths<'a>(text: &mut String, reports: &[(&'a str, &'a Report)]) {
 
 type Metric<T> = (&'static str, &'static str, &'static str, fn(&T) -> Option<f64>);
 
-const TUNNEL: [Metric<Report>; 10] = [
+const TUNNEL: [Metric<Report>; 11] = [
     ("mpt_tunnel_busy_ratio", "gauge", "Share of the last second in which the process did not wait.", |report| {
         Some(f64::from(report.tunnel.busy_percent) / 100.0)
     }),
@@ -112,6 +130,12 @@ const TUNNEL: [Metric<Report>; 10] = [
         "gauge",
         "Time until the certificate for paths over TLS expires; negative afterwards.",
         |report| Some(report.tunnel.tls_certificate.as_ref()?.expires_s? as f64),
+    ),
+    (
+        "mpt_offered_server_list_version",
+        "gauge",
+        "Version of the signed list of servers that peers get from here; absent without one.",
+        |report| report.tunnel.offered_list.map(|version| version as f64),
     ),
     ("mpt_peer_source_connected", "gauge", "1 while the source of peers is connected.", |report| {
         source(report, |source| u64::from(source.connected))
@@ -242,6 +266,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
+    use crate::control::feature_reports::ServerListReport;
     use crate::control::report::{TlsReport, TunnelReport};
 
     const EXPECTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/web/metrics.txt");
@@ -273,12 +298,15 @@ mod tests {
             ..PeerReport::default()
         };
         let peers = vec![peer, PeerReport { name: "idle".to_owned(), ..PeerReport::default() }];
+        let list = |version| ServerListReport { peer: "office".to_owned(), version, ..ServerListReport::default() };
         let tunnel = TunnelReport {
             interface: "mpt0".to_owned(),
             version: "0.1.0".to_owned(),
             mode: "native".to_owned(),
             uptime_us: 7_500_000,
             mtu_bytes: 1_437,
+            offered_list: Some(1_796_000_001),
+            server_lists: [Some(1_796_000_000), None].map(list).into(),
             ..TunnelReport::default()
         };
         vec![("mpt0".to_owned(), Some(Arc::new(Report { tunnel, peers, drops }))), ("mpt1".to_owned(), None)]

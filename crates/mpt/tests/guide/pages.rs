@@ -105,7 +105,8 @@ pub fn blocks_of(name: &str, page: &str) -> Vec<Block> {
 /// are removed, and a description that follows four spaces.
 pub fn commands(text: &str) -> Vec<Vec<String>> {
     let mut commands = Vec::new();
-    for line in text.replace("\\\n", " ").lines() {
+    let joined = text.split("\\\n").map(str::trim).collect::<Vec<_>>().join(" ");
+    for line in joined.lines() {
         let command = line.split("    ").find(|part| !part.trim().is_empty()).unwrap_or_default();
         commands.extend(commands_of(command));
     }
