@@ -1,8 +1,8 @@
 //! X25519 (RFC 7748): the Diffie-Hellman of handshakes and rekeys.
 //!
-//! There are two implementations: `aws-lc-rs` on targets with a C compiler, and `x25519-dalek` on wasm, so that the core
-//! builds there; a test compares their output. A server of many sites spends most of a handshake here. Per operation,
-//! best of three repetitions of 2,000 on an EPYC of 2024 whose other processor was busy:
+//! There are two implementations: `aws-lc-rs` on targets with a C compiler, and `x25519-dalek` on wasm, so that the
+//! core builds there; a test compares their output. A server of many sites spends most of a handshake here. Per
+//! operation, best of three repetitions of 2,000 on an EPYC of 2024 whose other processor was busy:
 //!
 //! ```text
 //!                        aws-lc-rs 1.19   x25519-dalek 3
@@ -74,7 +74,7 @@ mod tests {
         }
     }
 
-    /// Of the encodings of 0 to 18 above the prime, which are the only ones that are not canonical, two are in the table.
+    /// Of the encodings of 0 to 18 above the prime, the only ones that are not canonical, two are in the table.
     #[test]
     fn no_other_encoding_of_a_small_number_has_low_order() {
         for number in 0..=18 {

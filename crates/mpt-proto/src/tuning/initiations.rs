@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Initiations that a turn handles at least. With up to five operations on the curve for each, of 50 us, and hashes, they
-/// take a millisecond.
+/// Initiations that a turn handles at least. With up to five operations on the curve for each, of 50 us, and hashes,
+/// they take a millisecond.
 pub const MIN_PER_TURN: u32 = 4;
 /// Initiations that a turn handles at most, however long the one before was: they take 16 ms.
 pub const MAX_PER_TURN: u32 = 64;

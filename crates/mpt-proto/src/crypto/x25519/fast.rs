@@ -23,7 +23,7 @@ impl SecretKey {
     pub fn diffie_hellman(&self, peer: &[u8; 32]) -> Zeroizing<[u8; 32]> {
         let mut shared = Zeroizing::new([0; 32]);
         // The library refuses a shared secret of zero, and nothing else.
-        let _ = agree(&self.0, &UnparsedPublicKey::new(&X25519, peer), (), |secret| {
+        let _ = agree(&self.0, UnparsedPublicKey::new(&X25519, peer), (), |secret| {
             shared.copy_from_slice(secret);
             Ok(())
         });
