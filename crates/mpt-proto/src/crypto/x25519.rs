@@ -88,6 +88,7 @@ mod tests {
         #[test]
         fn both_implementations_give_the_same_bytes(secret: [u8; 32], peer: [u8; 32]) {
             let (fast, portable) = (fast::SecretKey::new(&secret), portable::SecretKey::new(&secret));
+            prop_assert_eq!(fast.as_bytes(), portable.as_bytes());
             prop_assert_eq!(fast.public_key(), portable.public_key());
             prop_assert_eq!(fast.diffie_hellman(&peer), portable.diffie_hellman(&peer));
         }

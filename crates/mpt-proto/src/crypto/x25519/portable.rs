@@ -12,6 +12,10 @@ impl SecretKey {
         Self(StaticSecret::from(*secret))
     }
 
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        self.0.as_bytes()
+    }
+
     pub fn public_key(&self) -> [u8; 32] {
         PublicKey::from(&self.0).to_bytes()
     }
