@@ -85,11 +85,11 @@ fn etcdctl(host: &Netns, seconds: u32) -> Command {
     command
 }
 
-/// Reads lines of `ip route show`: each route and the word after `what`.
-fn parse_routes(text: &str, what: &str) -> Routes {
+/// Reads the output of `ip route show`. Returns for each destination the value of an attribute, such as `metric`.
+fn parse_routes(text: &str, attribute: &str) -> Routes {
     let route = |line: &str| {
         let words: Vec<_> = line.split_whitespace().collect();
-        let value = words.iter().position(|word| *word == what).and_then(|place| words.get(place + 1))?;
+        let value = words.iter().position(|word| *word == attribute).and_then(|place| words.get(place + 1))?;
         Some(((*words.first()?).to_owned(), (*value).to_owned()))
     };
     text.lines().filter_map(route).collect()

@@ -25,6 +25,7 @@ use crate::tuning::initiations::{MAX_PER_TURN, MAX_WAITING, MIN_PER_TURN, TURN_P
 pub(super) struct Initiations {
     waiting: HashMap<RemoteAddress, (RecvMeta, Vec<u8>)>,
     order: VecDeque<RemoteAddress>,
+    /// Time of the last turn that asked.
     turn: Option<Time>,
     /// Initiations that this turn may still handle.
     permitted: u32,
@@ -74,9 +75,9 @@ impl Initiations {
             self.permitted = (share.min(u128::from(MAX_PER_TURN)) as u32).max(MIN_PER_TURN);
             self.turn = Some(now);
         }
-        let permitted = self.permitted > 0;
-        self.permitted = self.permitted.saturating_sub(1);
-        permitted
+        let rest = self.permitted.checked_sub(1);
+        self.permitted = rest.unwrap_or(0);
+        rest.is_some()
     }
 }
 
