@@ -59,7 +59,7 @@ impl Members {
         }
     }
 
-    /// Returns an argument of a command of the guide, with the guide's addresses and folders replaced by those of the test.
+    /// Returns an argument of a command of the guide, with the addresses and folders of the test.
     fn here(&self, word: &str, number: usize) -> String {
         let mut word = word.replace("/etc/etcd", &self.file(""));
         word = word.replace("/var/lib/etcd/north", &self.file(&format!("data{number}")));
