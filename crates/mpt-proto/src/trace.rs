@@ -274,6 +274,8 @@ pub(crate) struct Trace(Option<Box<Buffer>>);
 #[derive(Debug, Default)]
 struct Buffer {
     records: VecDeque<(Time, TraceEvent)>,
+    /// The latest time of a record.
+    newest: Time,
     /// Events that were discarded since the last record.
     discarded: u64,
     /// The time of the last metrics of each path, and their values.
@@ -395,7 +397,11 @@ impl Trace {
 }
 
 impl Buffer {
+    /// Adds a record. Times never go back: what an ACK shows is known since the ACK arrived, which can be before other
+    /// events of the same turn.
     fn push(&mut self, now: Time, event: TraceEvent) {
+        let now = now.max(self.newest);
+        self.newest = now;
         if self.records.len() >= MAX_RECORDS {
             self.discarded += 1;
             return;

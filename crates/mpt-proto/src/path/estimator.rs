@@ -249,6 +249,11 @@ impl PathEstimator {
         self.loss_gate.is_too_lossy()
     }
 
+    /// Returns true if the path has been judged by its first packets.
+    pub fn is_checked(&self) -> bool {
+        self.loss_gate.is_checked()
+    }
+
     /// Returns the time since the last packet was sent.
     pub fn idle_for(&self, now: Time) -> Duration {
         now.since(self.last_sent)

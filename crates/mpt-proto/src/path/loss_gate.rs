@@ -10,8 +10,8 @@
 
 use crate::time::Time;
 use crate::tuning::path::loss_gate::{
-    INITIAL_PROBES, LOSSY_ROUND, LOSSY_ROUNDS, MAX_INITIAL_LOSS, MAX_RETURN_LOSS, MIN_LOSSY_TIME, MIN_ROUND_PACKETS,
-    RETURN_PROBES,
+    CLEAN_PROBES, INITIAL_PROBES, LOSSY_ROUND, LOSSY_ROUNDS, MAX_INITIAL_LOSS, MAX_RETURN_LOSS, MIN_LOSSY_TIME,
+    MIN_ROUND_PACKETS, RETURN_PROBES,
 };
 
 /// The outcomes of the packets of one path, by round trips.
@@ -61,9 +61,15 @@ impl LossGate {
         self.too_lossy
     }
 
+    /// Returns true if the initial probes have been judged.
+    pub fn is_checked(&self) -> bool {
+        self.checked
+    }
+
     /// Judges the initial probes: no controller sends too many of them.
     fn initial_check(&mut self) {
-        if self.round.total() >= u64::from(INITIAL_PROBES) {
+        let is_clean = self.round.lost == 0 && self.round.arrived >= u64::from(CLEAN_PROBES);
+        if is_clean || self.round.total() >= u64::from(INITIAL_PROBES) {
             self.too_lossy = std::mem::take(&mut self.round).share() >= MAX_INITIAL_LOSS;
             self.checked = true;
         }
@@ -103,8 +109,19 @@ mod tests {
     /// A path whose initial probes all arrived.
     fn checked() -> LossGate {
         let mut gate = LossGate::default();
-        gate.on_outcomes(at(0), 64, 0, 0, false);
+        gate.on_outcomes(at(0), 20, 0, 0, false);
+        assert!(gate.is_checked());
         gate
+    }
+
+    #[test]
+    fn a_loss_among_the_first_probes_means_that_all_are_needed() {
+        let mut gate = LossGate::default();
+        gate.on_outcomes(at(0), 19, 1, 0, false);
+        gate.on_outcomes(at(1), 43, 0, 0, false);
+        assert!(!gate.is_checked(), "63 of 64");
+        gate.on_outcomes(at(2), 1, 0, 0, false);
+        assert!(gate.is_checked() && !gate.is_too_lossy());
     }
 
     /// Round trips of 40 ms with 100 packets, of which the numbers in `lost` are lost.

@@ -171,6 +171,12 @@ impl QueueEstimate {
         self.queue() <= self.empty_threshold()
     }
 
+    /// Returns true if our queue is no more than the packets by which the window exceeds what the path holds
+    /// (`WINDOW_SLACK`).
+    pub fn is_drained_but_for_slack(&self) -> bool {
+        self.queue() <= (self.empty_threshold() + self.two_packets).min(self.target())
+    }
+
     /// Returns true if there is no queue at all, neither ours nor a standing one.
     pub fn is_empty(&self) -> bool {
         self.queue <= self.empty_threshold()
@@ -203,6 +209,16 @@ mod tests {
         assert_eq!(delay(300, 0, 0).target(), MAX_QUEUE + BURST_TIME);
         assert_eq!(delay(1, 0, 0).target(), MIN_QUEUE + BURST_TIME);
         assert_eq!(delay(40, 0, 5).target(), ms(15) + BURST_TIME);
+    }
+
+    #[test]
+    fn the_packets_that_the_window_adds_are_known() {
+        let mut delay = delay(40, 0, 0);
+        let ack = AckSample { base_rtt: ms(40), queue: delay.empty_threshold() + ms(2), ..AckSample::default() };
+        delay.on_ack(&ack, ms(1));
+        assert!(!delay.is_drained() && !delay.is_drained_but_for_slack());
+        delay.on_ack(&ack, ms(2));
+        assert!(!delay.is_drained() && delay.is_drained_but_for_slack());
     }
 
     #[test]
