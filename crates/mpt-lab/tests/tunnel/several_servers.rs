@@ -320,3 +320,37 @@ fn a_connection_survives_the_death_of_a_server() {
     assert!(result.count > 100, "{}", result.count);
     assert!(result.longest < Duration::from_secs(10), "{:?}", result.longest);
 }
+
+/// The first uplink is metered, and the second one on standby: it carries nothing before the limit.
+#[test]
+fn the_servers_share_the_limit_of_a_path() {
+    const LIMIT: &str = "[[peer.path]]\ninterface = \"eth0\"\nrole = \"metered\"\nlimit = \"2MB\"\nbeyond_limit = \"never\"\n\
+        [[peer.path]]\ninterface = \"eth1\"\nrole = \"standby\"\n";
+    let Some(mut world) = World::build("limit") else { return };
+    world.start("frankfurt");
+    world.start("amsterdam");
+    world.start_with("site", &(World::config("site") + LIMIT));
+    world.wait_until("one server is in use", |world| world.uses() == ["active", "standby"]);
+    let path = |world: &World, server: usize| world.status("site")["peers"][server]["paths"][0].clone();
+    let count = |path: &Value, name: &str| path[name].as_u64().unwrap_or_default();
+    // 50 packets of 1 kB and their answers, in a fifth of a second: a count each second finds a fourth of the limit.
+    let send = |world: &World, to: &str| world.sh("site", &format!("ping -n -q -c 50 -i 0.004 -s 1000 -W 1 {to}"));
+    world.wait_until("half of the limit is used", |world| {
+        send(world, "10.77.0.11");
+        count(&path(world, 0), "used_bytes") > 1_000_000
+    });
+    let before = count(&path(&world, 0), "used_bytes");
+    assert!(count(&path(&world, 1), "used_bytes") >= before, "both servers show the sum");
+    world.kill("frankfurt");
+    world.wait_until("the standby is in use", |world| world.uses() == ["standby", "active"]);
+    world.wait_until("the limit is used up", |world| {
+        send(world, "10.77.0.12");
+        path(world, 1)["cause"] == "limit"
+    });
+    let second = path(&world, 1);
+    assert!(count(&second, "used_bytes") >= 2_000_000, "{second}");
+    let carried = count(&second, "sent_bytes") + count(&second, "received_bytes");
+    assert!(carried < 1_700_000, "the first server's part of the limit was used before: {carried}");
+    world.wait_until("the other path carries on", |world| send(world, "10.77.0.12").contains(" 0% packet loss"));
+    world.wait_until("the path to the first server is down, too", |world| path(world, 0)["cause"] == "limit");
+}

@@ -77,9 +77,6 @@ pub fn expand(table: &mut Reader<'_, '_, '_>, peer: &Peer, servers: Vec<PeerServ
         let (line, hint) = (path.line(), "leave it out: each [[peer.server]] has its address".to_owned());
         if path.remote.is_some() {
             table.log.error(line, "remote: this peer has servers".to_owned(), Some(hint));
-        } else if path.limit.is_some() {
-            let hint = "role = \"standby\", without a limit: each server would count on its own".to_owned();
-            table.log.error(path.name.line, "limit: not in a peer with servers".to_owned(), Some(hint));
         }
     }
     let made = |server: PeerServer| {

@@ -1,6 +1,8 @@
 //! Counts the traffic of paths that have a limit. A path whose limit is used up becomes standby, or is taken down until
 //! its next month with `beyond_limit = "never"`.
 //!
+//! The servers of a peer share the limits of its paths: their traffic is counted together.
+//!
 //! Traffic is counted once a second, and ten times a second when little is left. [`usage_file`](super::usage_file)
 //! keeps the counts on disk: a power cut loses a minute at most, and [`UNSAVED_SHARE`] of the limit.
 
@@ -33,8 +35,10 @@ pub(super) struct Metering {
     writer: UsageWriter,
     /// The file has been read.
     is_read: bool,
-    /// The endpoint's last totals, by usage key.
+    /// The endpoint's last totals, by public key and path.
     last_totals: BTreeMap<String, u64>,
+    /// Bytes that were counted since the last save, by usage key.
+    unsaved_bytes: BTreeMap<String, u64>,
     /// Paths that were taken down because their limit is used up.
     stopped: BTreeSet<PeerAndPath>,
     next: Time,
@@ -50,10 +54,10 @@ pub(super) struct Metering {
 struct Metered {
     /// Its key in the usage file.
     key: String,
+    /// Its public key and its name.
+    totals_key: String,
     role: Role,
     limit: DataLimit,
-    /// Bytes that were counted since the last save.
-    unsaved: u64,
 }
 
 impl Metering {
@@ -65,6 +69,7 @@ impl Metering {
             writer: UsageWriter::of(state_folder().join(format!("{}.usage", *file.interface))),
             is_read: false,
             last_totals: BTreeMap::new(),
+            unsaved_bytes: BTreeMap::new(),
             stopped: BTreeSet::new(),
             next: Time::START,
             unsaved: None,
@@ -79,9 +84,10 @@ impl Metering {
     pub(super) fn configure(&mut self, file: &File) {
         let paths = file.peers.iter().flat_map(|peer| peer.paths.iter().map(move |path| (peer, path)));
         let metered = paths.filter_map(|(peer, path)| {
-            let (key, limit) = (usage_key(peer, &path.name)?, path.limit?);
+            let (totals_key, limit) = (totals_key(peer, &path.name)?, path.limit?);
+            let key = usage_key(peer, &path.name)?;
             let names = (peer.name.to_string(), path.name.to_string());
-            Some((names, Metered { key, role: path.role, limit, unsaved: 0 }))
+            Some((names, Metered { key, totals_key, role: path.role, limit }))
         });
         self.paths = metered.collect();
         if !self.paths.is_empty() && !mem::replace(&mut self.is_read, true) {
@@ -100,7 +106,7 @@ impl Metering {
             let is_due = self.unsaved.is_some_and(|since| now.since(since) >= SAVE_INTERVAL);
             if (self.save_now || is_due) && self.writer.start(&self.usage) {
                 (self.unsaved, self.save_now) = (None, false);
-                self.paths.values_mut().for_each(|metered| metered.unsaved = 0);
+                self.unsaved_bytes.clear();
             }
         }
         Some(self.next)
@@ -120,10 +126,10 @@ impl Metering {
         for peer in endpoint.status().peers {
             for path in &peer.paths {
                 let names = (peer.name.clone(), path.name.clone());
-                let wanted = match self.paths.get_mut(&names) {
+                let wanted = match self.paths.get(&names) {
                     Some(metered) => {
                         let total = bytes(path);
-                        let before = self.last_totals.insert(metered.key.clone(), total);
+                        let before = self.last_totals.insert(metered.totals_key.clone(), total);
                         // The totals of a peer that was removed and added start at zero.
                         let new = total - before.filter(|before| *before <= total).unwrap_or(0);
                         if new > 0 {
@@ -133,8 +139,9 @@ impl Metering {
                         usage.start_month(today, metered.limit.reset_day);
                         let crossed = crossed(usage.bytes, new, metered.limit.bytes);
                         usage.bytes += new;
-                        metered.unsaved += new;
-                        self.save_now |= crossed.is_some() || metered.unsaved >= may_lose(metered.limit.bytes);
+                        let unsaved = self.unsaved_bytes.entry(metered.key.clone()).or_default();
+                        *unsaved += new;
+                        self.save_now |= crossed.is_some() || *unsaved >= may_lose(metered.limit.bytes);
                         self.events.extend(crossed.map(|crossed| crossed.report(&names, metered)));
                         let left = metered.limit.bytes.saturating_sub(usage.bytes);
                         if left > 0 && left < new * 2 {
@@ -290,8 +297,17 @@ fn may_lose(limit: u64) -> u64 {
     (limit / UNSAVED_SHARE).max(MIN_UNSAVED)
 }
 
-/// Returns a path's key in the usage file; only paths of native mode have a limit.
+/// Returns a path's key in the usage file. The servers of a peer share one, with the peer's name, because lists change
+/// the servers.
 fn usage_key(peer: &Peer, path: &str) -> Option<String> {
+    match &peer.server {
+        Some(server) => Some(format!("{}/{path}", server.group)),
+        None => totals_key(peer, path),
+    }
+}
+
+/// Returns the key of a path's totals; only paths of native mode have a limit.
+fn totals_key(peer: &Peer, path: &str) -> Option<String> {
     Some(format!("{}/{path}", peer.protocol.public_key()?))
 }
 
@@ -333,17 +349,38 @@ mod tests {
         assert_eq!([2_000_000, 20_000_000_000].map(may_lose), [1_000_000, 20_000_000]);
     }
 
+    const KEY: &str = "3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=";
+    const OTHER: &str = "L9KmJrU6cEijjCMPChI6nwiwCqg1zoPrZK10FzGwnWg=";
+
+    fn file(name: &str, peer: &str) -> File {
+        let text = format!(
+            "address = ['10.77.0.1/24']\nprivate_key = 'dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo='\n\
+             [[peer]]\nname = '{name}'\n{peer}\n"
+        );
+        crate::config::parse(std::path::Path::new("t.toml"), &text).unwrap()
+    }
+
     #[test]
     fn a_renamed_peer_keeps_its_key() {
-        let file = |name: &str| {
-            let key = "3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=";
-            let text = format!(
-                "address = []\nprivate_key = 'dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo='\n[[peer]]\nname = '{name}'\n\
-                 public_key = '{key}'\n[[peer.path]]\ninterface = 'lte'\nremote = '192.0.2.1'\nrole = 'metered'\nlimit = '2MB'"
-            );
-            crate::config::parse(std::path::Path::new("t.toml"), &text).unwrap()
-        };
-        let key = |name: &str| usage_key(&file(name).peers[0], "lte").unwrap();
+        let limit = "interface = 'lte'\nremote = '192.0.2.1'\nrole = 'metered'\nlimit = '2MB'";
+        let peer = format!("public_key = '{KEY}'\n[[peer.path]]\n{limit}");
+        let key = |name: &str| usage_key(&file(name, &peer).peers[0], "lte").unwrap();
         assert_eq!(key("hub"), key("office"));
+    }
+
+    #[test]
+    fn the_servers_of_a_peer_share_the_limit_of_a_path_and_have_totals_of_their_own() {
+        let server = |name: &str, key, last| {
+            format!("[[peer.server]]\nname = '{name}'\npublic_key = '{key}'\nremote = '192.0.2.{last}'\n")
+        };
+        let limit = "[[peer.path]]\ninterface = 'lte'\nrole = 'metered'\nlimit = '2MB'";
+        let servers = server("a", KEY, 1) + &server("b", OTHER, 2);
+        let file = file("office", &format!("networks = ['10.77.0.0/24']\n{servers}{limit}"));
+        let metering = Metering::open(&file);
+        let paths: Vec<_> = metering.paths.iter().collect();
+        let [(first, a), (second, b)] = paths[..] else { panic!("{paths:?}") };
+        assert_eq!([&*first.0, &*second.0], ["office/a", "office/b"]);
+        assert_eq!((&*a.key, &b.key), ("office/lte", &a.key));
+        assert_ne!(a.totals_key, b.totals_key);
     }
 }

@@ -12,7 +12,8 @@ use std::{fmt, fs, io};
 use serde::{Deserialize, Serialize};
 
 /// The file's contents: the traffic by the peer's public key and the path's name with a slash between them, so that
-/// renaming a peer keeps its count. A path's name has no slash.
+/// renaming a peer keeps its count. A peer with several servers has its name in place of a key. No path's name and no
+/// peer's has a slash.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct UsageFile {
