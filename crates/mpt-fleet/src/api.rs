@@ -21,14 +21,20 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tracing::warn;
 
 use crate::Failure;
-use crate::config::TokenHash;
+use crate::config::{Sites, TokenHash};
 use crate::edit::Registry;
-use crate::registry::{Key, Peer};
+use crate::invitation::{Invitation, lifetime};
+use crate::join::now;
+use crate::registry::{Key, Peer, ServerId};
 
 /// The source of all answers.
 pub struct ApiServer {
     /// The registry.
     pub registry: Registry,
+    /// The server of this host.
+    pub server: ServerId,
+    /// Routes and name servers of invited sites.
+    pub sites: Sites,
     /// Hashes of the tokens.
     pub tokens: Vec<TokenHash>,
     /// Metrics need no token.
@@ -42,6 +48,17 @@ pub struct ApiServer {
 struct Addition {
     key: Key,
     peer: Peer,
+}
+
+/// The body of a request that invites a site.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct InvitationRequest {
+    peer: Peer,
+    /// The server of the line; default: that of this host.
+    at: Option<ServerId>,
+    /// The time for which the line is valid; default: an hour.
+    expires: Option<String>,
 }
 
 type Reply = (StatusCode, Value);
@@ -118,42 +135,86 @@ impl ApiServer {
     async fn handle(&self, request: Request<Incoming>) -> Result<Reply, Reply> {
         let (method, path) = (request.method().clone(), decoded(request.uri().path()));
         let Some(path) = path.strip_prefix("/v1/") else { return Err(not_found()) };
-        let (registry, done) = (&self.registry, json!({"done": true}));
         // A key may contain slashes.
-        match (&method, path.split_once('/').unwrap_or((path, ""))) {
-            (&Method::GET, ("peers", "")) => {
-                let peers = registry.peers().await.map_err(|failure| refusal(&failure))?;
+        match path.split_once('/').unwrap_or((path, "")) {
+            ("peers", rest) => self.peers(&method, rest, request).await,
+            ("invitations", rest) => self.invitations(&method, rest, request).await,
+            ("servers", rest) => self.servers(&method, rest).await,
+            _ => Err(not_found()),
+        }
+    }
+
+    async fn peers(&self, method: &Method, rest: &str, request: Request<Incoming>) -> Result<Reply, Reply> {
+        let registry = &self.registry;
+        match (method, rest) {
+            (&Method::GET, "") => {
+                let peers = registry.peers().await.map_err(refusal)?;
                 let list: Vec<_> = peers.iter().map(|(key, peer)| json!({"key": key, "peer": peer})).collect();
                 Ok((StatusCode::OK, json!({"peers": list})))
             }
-            (&Method::POST, ("peers", "")) => {
+            (&Method::POST, "") => {
                 let Addition { key, peer } = body(request).await?;
-                registry.add(&key, &peer).await.map_err(|failure| refusal(&failure))?;
-                Ok((StatusCode::CREATED, done))
+                registry.add(&key, &peer).await.map_err(refusal)?;
+                Ok((StatusCode::CREATED, done()))
             }
-            (&Method::GET, ("peers", key)) => {
-                let key = key.parse().map_err(|error: String| (StatusCode::BAD_REQUEST, json!({"error": error})))?;
-                let peers = registry.peers().await.map_err(|failure| refusal(&failure))?;
+            (&Method::GET, key) => {
+                let key = key.parse().map_err(bad_request)?;
+                let peers = registry.peers().await.map_err(refusal)?;
                 let peer = peers.get(&key).ok_or_else(not_found)?;
                 Ok((StatusCode::OK, json!({"key": key, "peer": peer})))
             }
-            (&Method::POST, ("peers", rest)) => {
-                let key = rest.strip_suffix("/revoke").ok_or_else(not_found)?.parse();
-                let key = key.map_err(|error: String| (StatusCode::BAD_REQUEST, json!({"error": error})))?;
-                registry.revoke(&key).await.map_err(|failure| refusal(&failure))?;
-                Ok((StatusCode::OK, done))
+            (&Method::POST, rest) => {
+                let key = rest.strip_suffix("/revoke").ok_or_else(not_found)?.parse().map_err(bad_request)?;
+                registry.revoke(&key).await.map_err(refusal)?;
+                Ok((StatusCode::OK, done()))
             }
-            (&Method::GET, ("servers", "")) => {
-                let servers = registry.servers().await.map_err(|failure| refusal(&failure))?;
+            (&Method::DELETE, key) => {
+                registry.delete(&key.parse().map_err(bad_request)?).await.map_err(refusal)?;
+                Ok((StatusCode::OK, done()))
+            }
+            _ => Err(not_found()),
+        }
+    }
+
+    async fn invitations(&self, method: &Method, rest: &str, request: Request<Incoming>) -> Result<Reply, Reply> {
+        match (method, rest) {
+            // Their tokens are not known here.
+            (&Method::GET, "") => {
+                let open = self.registry.open_invitations().await.map_err(refusal)?;
+                let list =
+                    open.iter().map(|(_, Invitation { peer, expires, .. })| json!({"peer": peer, "expires": expires}));
+                Ok((StatusCode::OK, json!({"invitations": list.collect::<Vec<_>>()})))
+            }
+            (&Method::POST, "") => {
+                let InvitationRequest { peer, at, expires } = body(request).await?;
+                let valid = lifetime(expires.as_deref().unwrap_or("1h"))
+                    .map_err(|error| bad_request(format!("expires: {error}")))?;
+                let Sites { routes, dns } = self.sites.clone();
+                let invitation = Invitation { peer, expires: now() + valid.as_secs(), routes, dns, used: None };
+                let line = self.registry.invite(&invitation, at.unwrap_or(self.server)).await.map_err(refusal)?;
+                Ok((StatusCode::CREATED, json!({"line": line, "expires": invitation.expires})))
+            }
+            (&Method::DELETE, name) => {
+                self.registry.uninvite(&name.parse().map_err(bad_request)?).await.map_err(refusal)?;
+                Ok((StatusCode::OK, done()))
+            }
+            _ => Err(not_found()),
+        }
+    }
+
+    async fn servers(&self, method: &Method, rest: &str) -> Result<Reply, Reply> {
+        match (method, rest) {
+            (&Method::GET, "") => {
+                let servers = self.registry.servers().await.map_err(refusal)?;
                 let list = servers
                     .iter()
                     .map(|(id, (server, draining))| json!({"id": id, "draining": draining, "server": server}));
                 Ok((StatusCode::OK, json!({"servers": list.collect::<Vec<_>>()})))
             }
-            (&Method::POST | &Method::DELETE, ("servers", rest)) => {
+            (&Method::POST | &Method::DELETE, rest) => {
                 let id = rest.strip_suffix("/drain").and_then(|id| id.parse().ok()).ok_or_else(not_found)?;
-                registry.drain(id, method == Method::POST).await.map_err(|failure| refusal(&failure))?;
-                Ok((StatusCode::OK, done))
+                self.registry.drain(id, method == Method::POST).await.map_err(refusal)?;
+                Ok((StatusCode::OK, done()))
             }
             _ => Err(not_found()),
         }
@@ -161,12 +222,21 @@ impl ApiServer {
 }
 
 async fn body<T: for<'de> Deserialize<'de>>(request: Request<Incoming>) -> Result<T, Reply> {
-    let wrong = |error: String| (StatusCode::BAD_REQUEST, json!({"error": error}));
-    let body = Limited::new(request.into_body(), MAX_BODY).collect().await.map_err(|error| wrong(error.to_string()))?;
-    serde_json::from_slice(&body.to_bytes()).map_err(|error| wrong(error.to_string()))
+    let body =
+        Limited::new(request.into_body(), MAX_BODY).collect().await.map_err(|error| bad_request(error.to_string()))?;
+    serde_json::from_slice(&body.to_bytes()).map_err(|error| bad_request(error.to_string()))
 }
 
-fn refusal(failure: &Failure) -> Reply {
+fn done() -> Value {
+    json!({"done": true})
+}
+
+fn bad_request(error: String) -> Reply {
+    (StatusCode::BAD_REQUEST, json!({"error": error}))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn refusal(failure: Failure) -> Reply {
     let text = failure.to_string();
     let (error, hint) = text.split_once("\n  hint: ").unwrap_or((&text, ""));
     (StatusCode::CONFLICT, json!({"error": error, "hint": hint}))

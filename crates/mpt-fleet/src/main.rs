@@ -286,6 +286,8 @@ async fn serve(config: Config, etcd: Arc<EtcdClient>, registry: Registry) -> Res
         tokens: config.api.tokens.clone(),
         has_open_metrics: config.api.listen.ip().is_loopback(),
         registry,
+        server: config.server_id,
+        sites: config.sites.clone(),
         scrapes: scrape_sender,
     };
     tokio::spawn(api::serve(http, Arc::new(api)));

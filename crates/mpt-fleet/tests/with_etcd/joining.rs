@@ -7,7 +7,7 @@ use base64ct::{Base64UrlUnpadded, Encoding as _};
 use blake2::{Blake2s256, Digest as _};
 use serde_json::{Value, json};
 
-use crate::rig::{Etcd, Fleet, OTHER, SITE, Tunnel, wait_for};
+use crate::rig::{Etcd, Fleet, OTHER, SITE, TOKEN, Tunnel, wait_for};
 
 /// Starts a server with a tunnel that can be joined.
 fn start(etcd: &Etcd, id: u8) -> (Fleet, Tunnel) {
@@ -25,8 +25,13 @@ pub fn invite(fleet: &Fleet, name: &str, network: &str, more: &[&str]) -> String
     let made = fleet.run(&[&["invite", "--name", name, "--network", network], more].concat());
     let (line, error) = (String::from_utf8(made.stdout).unwrap(), String::from_utf8_lossy(&made.stderr).into_owned());
     assert!(made.status.success() && error.contains("sites"), "no routes are in the file: {error}");
-    let parts: Vec<_> = line.trim().split('/').collect();
-    assert!(matches!(parts[..], ["mpt join mpt1", _, "4754", _, _]), "{line}");
+    token_hash(line.trim().strip_prefix("mpt join ").unwrap())
+}
+
+/// Returns the hash of the token of a line.
+fn token_hash(line: &str) -> String {
+    let parts: Vec<_> = line.split('/').collect();
+    assert!(matches!(parts[..], ["mpt1", _, "4754", _, _]), "{line}");
     let token = Base64UrlUnpadded::decode_vec(parts[4]).unwrap();
     let hash = Blake2s256::new().chain_update(b"mpt-token").chain_update(token).finalize();
     hash.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -52,6 +57,48 @@ fn key(number: u8) -> String {
 fn fails(fleet: &Fleet, arguments: &[&str], expected: &str) {
     let error = String::from_utf8(fleet.run(arguments).stderr).unwrap();
     assert!(error.contains(expected) && error.contains("hint: "), "{error}");
+}
+
+#[test]
+fn http_invites_sites_and_makes_lines_void() {
+    let Some(etcd) = Etcd::start() else { return };
+    let (fleet, _tunnel) = start(&etcd, 3);
+    let farm = json!({"peer": {"name": "farm", "networks": ["10.80.5.0/24"]}, "expires": "30m"}).to_string();
+    for token in ["", "wrong"] {
+        assert_eq!(fleet.request("POST", "/v1/invitations", token, &farm).0, 401);
+    }
+    let (status, answer) = fleet.request("POST", "/v1/invitations", TOKEN, &farm);
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    assert_eq!(status, 201, "{answer}");
+    let line = answer["line"].as_str().unwrap();
+    let (status, again) = fleet.request("POST", "/v1/invitations", TOKEN, &farm);
+    assert!(status == 409 && again.contains("uninvite farm"), "{again}");
+    let (_, list) = fleet.request("GET", "/v1/invitations", TOKEN, "");
+    let expected = json!({"peer": {"name": "farm", "networks": ["10.80.5.0/24"], "revoked": false},
+                          "expires": answer["expires"]});
+    assert_eq!(serde_json::from_str::<Value>(&list).unwrap(), json!({"invitations": [expected]}), "and no token");
+    for (body, expected) in [
+        (json!({"peer": {"name": "a b", "networks": []}}), "is no name"),
+        (json!({"peer": {"name": "van", "networks": []}, "expires": "1w"}), "expires: a time from 1s to 30d"),
+        (json!({"peer": {"name": "van", "networks": []}, "until": 1}), "unknown field `until`"),
+    ] {
+        let (status, answer) = fleet.request("POST", "/v1/invitations", TOKEN, &body.to_string());
+        assert!(status == 400 && answer.contains(expected), "{answer}");
+    }
+    let elsewhere = json!({"peer": {"name": "van", "networks": []}, "at": 9}).to_string();
+    let (status, answer) = fleet.request("POST", "/v1/invitations", TOKEN, &elsewhere);
+    assert!(status == 409 && answer.contains("server 9 is not registered"), "{answer}");
+
+    assert_eq!(join(&fleet, &token_hash(line), SITE)["joined"]["name"], "farm");
+    let void = |name: &str| fleet.request("DELETE", &format!("/v1/invitations/{name}"), TOKEN, "");
+    assert_eq!(void("farm").0, 409, "it is used");
+    let boat = json!({"peer": {"name": "boat", "networks": ["10.80.6.0/24"]}}).to_string();
+    let (_, answer) = fleet.request("POST", "/v1/invitations", TOKEN, &boat);
+    let line = serde_json::from_str::<Value>(&answer).unwrap()["line"].as_str().unwrap().to_owned();
+    assert_eq!(void("boat").0, 200);
+    assert_eq!(refusal(&fleet, &token_hash(&line), &key(7)), "unknown");
+    assert_eq!(fleet.request("DELETE", &format!("/v1/peers/{}", SITE.replace('/', "%2F")), TOKEN, "").0, 200);
+    assert!(etcd.get(&format!("peers/{SITE}")).is_none());
 }
 
 #[test]

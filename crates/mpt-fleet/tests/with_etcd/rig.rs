@@ -146,6 +146,7 @@ impl Fleet {
         let log = fs::File::create(folder.path().join("log")).unwrap();
         let child = command(&folder, &["run"]).stderr(log).spawn().unwrap();
         wait_for("the socket", || UnixStream::connect(&socket).is_ok());
+        wait_for("HTTP", || TcpStream::connect(("127.0.0.1", http)).is_ok());
         Self { folder, child, http, id }
     }
 
