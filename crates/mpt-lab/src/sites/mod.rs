@@ -55,8 +55,8 @@ pub struct SitesOutcome {
     pub peers: usize,
     /// Questions to the source.
     pub asked: u64,
-    /// Time until half of the sites had a session, and until all had one.
-    pub times: [Duration; 2],
+    /// Time until half of the sites had a session, nine of ten, 99 of 100, and all.
+    pub times: [Duration; 4],
     /// The most sites that got a session within a second.
     pub best_second: usize,
     /// Memory of the server for each site in KiB, at the end.
@@ -73,10 +73,12 @@ pub struct SitesOutcome {
 
 impl fmt::Display for SitesOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { count, up, peers, asked, times: [half, all], best_second, memory, .. } = self;
+        let Self { count, up, peers, asked, times: [half, most, nearly_all, all], best_second, memory, .. } = self;
         let seconds = all.as_secs_f64();
         writeln!(f, "{up} of {count} sites have a session; {peers} peers, {asked} questions")?;
-        writeln!(f, "half of them after {:.2} s, all after {seconds:.2} s", half.as_secs_f64())?;
+        let [half, most, nearly_all] = [half, most, nearly_all].map(Duration::as_secs_f64);
+        write!(f, "half of them after {half:.2} s, 90 % after {most:.2} s, 99 % after {nearly_all:.2} s, ")?;
+        writeln!(f, "all after {seconds:.2} s")?;
         writeln!(f, "{:.0} sessions/s, {best_second} in the best second", *up as f64 / seconds.max(1e-9))?;
         writeln!(f, "{memory:.1} KiB of memory for each site")?;
         let [server, sites] = self.connecting.map(|time| time.as_secs_f64());
@@ -128,7 +130,7 @@ pub fn run(program: &Path, plan: &SitesPlan) -> Result<SitesOutcome> {
         up: times.len(),
         peers: report["peer_count"].as_u64().unwrap_or(0) as usize,
         asked: source.asked(),
-        times: [at(times.len() / 2), at(times.len().saturating_sub(1))],
+        times: [50, 90, 99, 100].map(|percent| at((times.len() * percent / 100).min(times.len().saturating_sub(1)))),
         best_second: times.iter().step_by((times.len() / 200).max(1)).map(in_second).max().unwrap_or(0),
         memory: (server.memory()? as f64 - alone as f64) / plan.count as f64,
         connecting,

@@ -33,9 +33,10 @@ impl Daemon {
         }
         tracing::debug!(peer = %peer.name, "peer of the source added");
         let name = peer.name.value.clone();
-        self.driver.endpoint.add_peer(now, &setup::core_config(&self.file, &peer, Vec::new()));
+        let index = self.driver.endpoint.add_peer(now, &setup::core_config(&self.file, &peer, Vec::new()));
+        let initiated = self.driver.endpoint.peers()[index].timestamp();
         if let Some(source) = &mut self.peer_source {
-            source.peers.add(now, key, name);
+            source.peers.add(now, key, name, initiated);
             source.counts.added += 1;
         }
         Ok(())
