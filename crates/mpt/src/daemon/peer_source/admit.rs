@@ -33,10 +33,9 @@ impl Daemon {
         }
         tracing::debug!(peer = %peer.name, "peer of the source added");
         let name = peer.name.value.clone();
-        let index = self.driver.endpoint.add_peer(now, &setup::core_config(&self.file, &peer, Vec::new()));
-        let initiated = self.driver.endpoint.peers()[index].timestamp();
+        self.driver.endpoint.add_peer(now, &setup::core_config(&self.file, &peer, Vec::new()));
         if let Some(source) = &mut self.peer_source {
-            source.peers.add(now, key, name, initiated);
+            source.peers.add(now, key, name);
             source.counts.added += 1;
         }
         Ok(())

@@ -307,12 +307,7 @@ impl Daemon {
         for _ in 0..MAX_REMOVALS {
             let due = self.peer_source.as_ref().and_then(|source| source.peers.due(now));
             let Some(key) = due else { return };
-            let endpoint = &self.driver.endpoint;
-            let initiated = endpoint.index_of_key(&key).map(|index| endpoint.peers()[index].timestamp());
-            let renewed = initiated.zip(self.peer_source.as_mut());
-            if !renewed.is_some_and(|(initiated, source)| source.peers.renew(now, &key, initiated)) {
-                self.evict(&key);
-            }
+            self.evict(&key);
         }
     }
 

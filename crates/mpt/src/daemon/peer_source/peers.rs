@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use mpt_proto::crypto::handshake::Tai64n;
 use mpt_proto::crypto::keys::PublicKey;
 use mpt_proto::time::Time;
 
@@ -21,8 +20,6 @@ struct SourcePeer {
     name: String,
     /// It has had a session.
     confirmed: bool,
-    /// The timestamp of its newest initiation that was known when it was last kept.
-    initiated: Tai64n,
     /// Its place in `idle`.
     idle: Option<(Time, u64)>,
 }
@@ -43,9 +40,9 @@ impl SourcePeers {
         self.peers.keys().next().copied()
     }
 
-    /// Adds a peer that has no session yet. `initiated` is the timestamp of the initiation that was asked about.
-    pub fn add(&mut self, now: Time, key: PublicKey, name: String, initiated: Tai64n) {
-        self.peers.insert(key, SourcePeer { name, confirmed: false, initiated, idle: None });
+    /// Adds a peer that has no session yet.
+    pub fn add(&mut self, now: Time, key: PublicKey, name: String) {
+        self.peers.insert(key, SourcePeer { name, confirmed: false, idle: None });
         self.note(now, &key, false);
     }
 
@@ -81,19 +78,6 @@ impl SourcePeers {
         self.idle.first_key_value().filter(|((at, _), _)| *at <= now).map(|(_, key)| *key)
     }
 
-    /// Keeps a peer that is due for another while if it has sent a newer initiation since, which is no replay. Returns
-    /// true if it did. With 10,000 sites within a second, the datagrams that confirm sessions wait for longer than
-    /// [`KEEP_UNCONFIRMED`], and sites would begin again with peers that were forgotten meanwhile.
-    pub fn renew(&mut self, now: Time, key: &PublicKey, initiated: Tai64n) -> bool {
-        let Some(peer) = self.peers.get_mut(key).filter(|peer| initiated > peer.initiated) else { return false };
-        peer.initiated = initiated;
-        if let Some(idle) = peer.idle.take() {
-            self.idle.remove(&idle);
-            self.note(now, key, false);
-        }
-        true
-    }
-
     /// Returns the peer that is the first to be forgotten.
     pub fn first_idle(&self) -> Option<PublicKey> {
         self.idle.first_key_value().map(|(_, key)| *key)
@@ -122,8 +106,7 @@ mod tests {
     fn a_peer_without_a_session_is_forgotten_and_one_that_never_had_any_sooner() {
         let key = |number| PublicKey::from_bytes([number; 32]);
         let mut peers = SourcePeers::default();
-        let first = Tai64n::default();
-        (1..=3).for_each(|number| peers.add(at(0), key(number), format!("site-{number}"), first));
+        (1..=3).for_each(|number| peers.add(at(0), key(number), format!("site-{number}")));
         peers.note(at(1), &key(1), true);
         peers.note(at(1), &key(2), true);
         peers.note(at(2), &key(2), false);
@@ -136,19 +119,5 @@ mod tests {
         peers.note(at(70), &key(2), false);
         assert_eq!((peers.next_deadline(), peers.remove(&key(2)).is_some()), (Some(at(130)), true));
         assert_eq!((peers.next_deadline(), peers.any()), (None, Some(key(1))));
-    }
-
-    #[test]
-    fn a_peer_that_goes_on_to_initiate_is_kept_and_a_replay_keeps_nothing() {
-        let (key, stamp) = (PublicKey::from_bytes([1; 32]), |seconds| Tai64n::from_unix(Duration::from_secs(seconds)));
-        let mut peers = SourcePeers::default();
-        peers.add(at(0), key, "site".to_owned(), stamp(100));
-        assert!(!peers.renew(at(10), &key, stamp(100)), "nothing newer");
-        assert_eq!(peers.due(at(10)), Some(key));
-        assert!(peers.renew(at(10), &key, stamp(103)));
-        assert_eq!((peers.due(at(19)), peers.due(at(20))), (None, Some(key)));
-        assert!(!peers.renew(at(20), &key, stamp(103)));
-        peers.note(at(20), &key, true);
-        assert_eq!(peers.due(at(99)), None);
     }
 }
