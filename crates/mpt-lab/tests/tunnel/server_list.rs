@@ -88,7 +88,7 @@ fn a_site_learns_a_server_uses_it_and_knows_it_after_a_restart() {
     start_site(&mut world, &public);
     world.wait_until("the server of the file is in use", |world| world.uses() == ["active"]);
     let age = |world: &World| world.status("site")["peers"][0]["session_age_s"].as_u64();
-    thread::sleep(Duration::from_secs(2));
+    world.wait_until("its session is two seconds old", |world| age(world) >= Some(2));
     publish(&world, &key, &[1, 2]);
     world.wait_until("the other server is on standby", |world| {
         usage(world, "frankfurt").as_deref() == Some("active")

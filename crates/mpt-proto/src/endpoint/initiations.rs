@@ -25,7 +25,7 @@ use crate::tuning::initiations::{MAX_PER_TURN, MAX_WAITING, MIN_PER_TURN, TURN_P
 pub(super) struct Initiations {
     waiting: HashMap<RemoteAddress, (RecvMeta, Vec<u8>)>,
     order: VecDeque<RemoteAddress>,
-    /// Time of the last turn that asked.
+    /// Time of the last turn in which an initiation came or waited.
     turn: Option<Time>,
     /// Initiations that this turn may still handle.
     permitted: u32,
