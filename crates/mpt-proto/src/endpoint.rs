@@ -39,7 +39,7 @@ use crate::time::Time;
 use crate::trace::TraceRecord;
 use crate::tx::{self, Transmit, TxQueue};
 use crate::wake::WakeReason;
-use crate::wire::native::Header;
+use crate::wire::native::{Header, SessionIndex};
 use initiations::Initiations;
 use unknown_keys::UnknownKeys;
 pub use unknown_keys::{MAX_QUESTIONS, MAX_REFUSED_KEYS, QUESTION_TIME, REFUSED_TIME, UnknownKey};
@@ -172,8 +172,10 @@ impl Endpoint {
     /// Takes datagrams from a socket. They are changed in place. Zero bytes are one datagram without payload.
     pub fn handle_datagrams(&mut self, now: Time, received: &RecvMeta, bytes: &mut [u8]) {
         if self.sessions.is_some() && !bytes.is_empty() {
+            // The datagrams of a batch are mostly those of one session.
+            let mut last = None;
             for datagram in bytes.chunks_mut(received.segment.max(1)) {
-                self.handle_native(now, received, datagram);
+                self.handle_native(now, received, datagram, &mut last);
             }
         } else {
             self.handle_plain(now, received, bytes);
@@ -181,11 +183,19 @@ impl Endpoint {
     }
 
     /// Assigns a datagram to a peer: native ones by session index or key, so that one socket serves all peers, others
-    /// by address.
-    fn handle_native(&mut self, now: Time, received: &RecvMeta, datagram: &mut [u8]) {
-        if let Some(header) = Header::decode(datagram) {
-            let peer = self.sessions.as_ref().and_then(|sessions| sessions.peer_of_session(header.session));
+    /// by address. `last` is the session of the datagram before, with its peer.
+    fn handle_native(
+        &mut self,
+        now: Time,
+        received: &RecvMeta,
+        datagram: &mut [u8],
+        last: &mut Option<(SessionIndex, usize)>,
+    ) {
+        if let Some(Header { session, .. }) = Header::decode(datagram) {
+            let known = || self.sessions.as_ref().and_then(|sessions| sessions.peer_of_session(session));
+            let peer = last.filter(|(same, _)| *same == session).map(|(_, peer)| peer).or_else(known);
             let Some(peer) = peer else { return self.drops.count(Dropped::UnknownSession) };
+            *last = Some((session, peer));
             let (peers, mut turn) = self.split(now);
             peers[peer].handle_sealed(&mut turn, received, datagram);
             self.remote_addresses_changed |= self.peers[peer].take_remote_addresses_changed();

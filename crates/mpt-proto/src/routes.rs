@@ -15,7 +15,13 @@ pub struct Routes {
     /// Prefix lengths in use, longest first, with the number of prefixes; IPv4 and IPv6.
     lengths: [BTreeMap<Reverse<u8>, usize>; 2],
     peers: HashMap<IpNet, Vec<usize>>,
+    /// Number of changes.
+    version: u64,
 }
+
+/// The last source address that was found to belong to a peer: most packets of a batch have the same one.
+#[derive(Debug, Default)]
+pub struct KnownSource(Option<(u64, IpAddr)>);
 
 impl Routes {
     /// Makes a table. Among peers with equal prefixes the first has precedence.
@@ -27,6 +33,7 @@ impl Routes {
 
     /// Adds a prefix of a peer. The peers that have it already have precedence.
     pub fn add(&mut self, net: IpNet, peer: usize) {
+        self.version += 1;
         let net = net.trunc();
         let peers = self.peers.entry(net).or_default();
         if peers.is_empty() {
@@ -37,6 +44,7 @@ impl Routes {
 
     /// Removes a prefix of a peer.
     pub fn remove(&mut self, net: IpNet, peer: usize) {
+        self.version += 1;
         let net = net.trunc();
         let Some(peers) = self.peers.get_mut(&net) else { return };
         let Some(at) = peers.iter().position(|own| *own == peer) else { return };
@@ -56,6 +64,7 @@ impl Routes {
 
     /// Gives a peer with this prefix another index. Its precedence stays.
     pub fn rename(&mut self, net: IpNet, from: usize, to: usize) {
+        self.version += 1;
         let peers = self.peers.get_mut(&net.trunc()).into_iter().flatten();
         peers.filter(|peer| **peer == from).for_each(|peer| *peer = to);
     }
@@ -70,6 +79,18 @@ impl Routes {
         let prefix = |len: &Reverse<u8>| IpNet::new(address, len.0).expect("a length of this family").trunc();
         let peers = self.lengths[family(&address)].keys().find_map(|len| self.peers.get(&prefix(len)));
         peers.is_some_and(|peers| peers.contains(&peer))
+    }
+
+    /// Does the same for a peer whose last source was `known`.
+    pub fn belongs_to_known(&self, address: IpAddr, peer: usize, known: &mut KnownSource) -> bool {
+        if known.0 == Some((self.version, address)) {
+            return true;
+        }
+        let belongs = self.belongs_to(address, peer);
+        if belongs {
+            known.0 = Some((self.version, address));
+        }
+        belongs
     }
 
     /// Returns the peer with the longest prefix that matches `address`, among those that `accept` returns true for.
@@ -123,6 +144,13 @@ mod tests {
         routes.remove(net("10.7.0.0/16"), 1);
         routes.remove(net("10.0.0.0/8"), 0);
         assert_eq!((all(&routes), routes.lengths[0].len()), (Some(1), 1));
+        let mut known = KnownSource::default();
+        let mut is_known = |routes: &Routes| routes.belongs_to_known("10.7.2.3".parse().unwrap(), 1, &mut known);
+        assert_eq!([is_known(&routes), is_known(&routes)], [true; 2]);
+        routes.add(net("10.7.2.0/24"), 3);
+        assert!(!is_known(&routes), "another peer has a longer prefix now");
+        routes.remove(net("10.7.2.0/24"), 3);
+        assert!(is_known(&routes));
         routes.remove(net("10.0.0.0/8"), 1);
         assert!(routes.peers.is_empty() && routes.lengths[0].is_empty());
     }

@@ -386,7 +386,12 @@ impl Association {
     /// Seals a datagram in place. `slot` has room for the header before the frames and for the tag after them, see
     /// [`crate::wire::native::OVERHEAD`]; panics if it is shorter than both.
     pub fn seal(&mut self, now: Time, path: PathId, slot: &mut [u8]) -> Result<PathSeq, Dropped> {
-        let number = self.sessions.seal(now, path, slot)?;
+        self.seal_with(now, path, slot, &[])
+    }
+
+    /// Seals a datagram that ends with `tail`, which is still elsewhere: `slot` has room for it before the tag.
+    pub fn seal_with(&mut self, now: Time, path: PathId, slot: &mut [u8], tail: &[u8]) -> Result<PathSeq, Dropped> {
+        let number = self.sessions.seal(now, path, slot, tail)?;
         if self.sessions.needs_rekey_on_send(now) {
             self.replace_session(now);
         }

@@ -112,10 +112,10 @@ impl Session {
         self.seal.cipher()
     }
 
-    fn seal(&mut self, path: PathTag, number: PathSeq, slot: &mut [u8]) {
+    fn seal(&mut self, path: PathTag, number: PathSeq, slot: &mut [u8], tail: &[u8]) {
         let (header, body) = slot.split_at_mut(HEADER);
         header.copy_from_slice(&Header::new(self.remote, path, number).encode());
-        self.seal.seal(nonce(path, number), header, body);
+        self.seal.seal(nonce(path, number), header, body, tail);
         // RFC 9001 appendix B.1 counts blocks of plaintext and of associated data; the header is one block.
         self.blocks += 1 + (body.len() - TAG).div_ceil(16) as u64;
     }
@@ -162,13 +162,14 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    /// Writes the header of the next datagram on `path` into `slot` and seals the bytes between it and the tag.
-    pub(super) fn seal(&mut self, now: Time, path: PathId, slot: &mut [u8]) -> Result<PathSeq, Dropped> {
+    /// Writes the header of the next datagram on `path` into `slot`, and seals the bytes behind it, then `tail`, for which
+    /// `slot` has room, as for the tag.
+    pub(super) fn seal(&mut self, now: Time, path: PathId, slot: &mut [u8], tail: &[u8]) -> Result<PathSeq, Dropped> {
         let session = self.current.as_mut().filter(|session| session.can_seal(now)).ok_or(Dropped::NoSession)?;
         let sent = &mut self.sent[usize::from(path.slot)];
         let number = PathSeq(*sent);
         *sent += 1;
-        session.seal(path.into(), number, slot);
+        session.seal(path.into(), number, slot, tail);
         Ok(number)
     }
 
@@ -401,9 +402,9 @@ mod tests {
             let mut slot = [0; HEADER + 17 + TAG];
             let mut sessions = session(cipher, rekey - 3);
             assert!(!sessions.needs_rekey_on_send(now));
-            sessions.seal(now, path, &mut slot).unwrap();
+            sessions.seal(now, path, &mut slot, &[]).unwrap();
             assert!(sessions.needs_rekey_on_send(now));
-            assert_eq!(session(cipher, 2 * rekey).seal(now, path, &mut slot), Err(Dropped::NoSession));
+            assert_eq!(session(cipher, 2 * rekey).seal(now, path, &mut slot, &[]), Err(Dropped::NoSession));
         }
     }
 }

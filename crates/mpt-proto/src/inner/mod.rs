@@ -15,8 +15,8 @@ pub mod udp_shaper;
 
 use std::collections::VecDeque;
 
-use crate::packet::Coalescer;
 use crate::packet::ip::{Ip, UDP};
+use crate::packet::{ChecksumState, Coalescer};
 use crate::time::Time;
 use crate::tuning::{Heuristic, Tuning};
 use ack_delay::AckDelay;
@@ -87,8 +87,9 @@ impl Inner {
 }
 
 impl InnerSink<'_> {
-    /// Delivers a packet, or holds it until a rule releases it.
-    pub fn deliver(&mut self, packet: &[u8]) {
+    /// Delivers a packet, or holds it until a rule releases it. Only a TCP segment with payload, which no rule holds, may
+    /// have a partial checksum.
+    pub fn deliver(&mut self, packet: &[u8], checksum: ChecksumState) {
         let ip = Ip::parse(packet).expect("checked on arrival");
         let shaped = ip.protocol == UDP && self.inner.tuning.has(Heuristic::UdpShaper);
         if shaped && !self.inner.udp_shaper.admits(self.now, self.bucket, packet) {
@@ -99,7 +100,7 @@ impl InnerSink<'_> {
         if self.inner.tuning.has(Heuristic::SenderRounds) {
             self.inner.ack_filter.on_data(self.now, &ip, packet);
         }
-        self.tun.push(&ip, packet);
+        self.tun.push_with(&ip, packet, checksum);
         *self.delivered += 1;
     }
 

@@ -140,6 +140,7 @@ impl TokenBucket {
 mod tests {
     use super::*;
     use crate::inner::{Inner, InnerSink};
+    use crate::packet::ChecksumState;
     use crate::packet::ip::UDP;
     use crate::packet::ip::{TCP, Version};
     use crate::packet::tests::packet;
@@ -171,7 +172,7 @@ mod tests {
         let mut bench = Bench::new();
         let header = if protocol == TCP { 40 } else { 28 };
         let bytes = packet(Version::V4, protocol, LEN - header, 1);
-        (0..count).for_each(|_| bench.sink(NOW).deliver(&bytes));
+        (0..count).for_each(|_| bench.sink(NOW).deliver(&bytes, ChecksumState::Final));
         let (at_once, mut now) = (bench.delivered, NOW);
         while let Some(at) = bench.inner.udp_shaper.next_deadline() {
             let before = bench.delivered;
@@ -197,7 +198,7 @@ mod tests {
     fn a_packet_that_is_longer_than_any_burst_goes_in_its_turn() {
         let mut bench = Bench::new();
         let bytes = packet(Version::V4, UDP, 40_000, 1);
-        (0..3).for_each(|_| bench.sink(NOW).deliver(&bytes));
+        (0..3).for_each(|_| bench.sink(NOW).deliver(&bytes, ChecksumState::Final));
         assert_eq!((bench.delivered, bench.inner.udp_shaper.len()), (1, 2));
         let mut now = NOW;
         while let Some(next) = bench.inner.udp_shaper.next_deadline() {
@@ -214,7 +215,7 @@ mod tests {
         let mut bench = Bench::new();
         let bytes = packet(Version::V4, UDP, LEN - 28, 1);
         (0..10_000).for_each(|_| {
-            bench.sink(NOW).deliver(&bytes);
+            bench.sink(NOW).deliver(&bytes, ChecksumState::Final);
             bench.sink(NOW).on_arrival(LEN);
         });
         assert_eq!((bench.delivered, bench.inner.udp_shaper.len()), (10_000, 0));

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use super::ip::{Ip, TCP, UDP, Version};
-use super::{Checksum, Offload, Segmentation, SegmentationKind, checksum, read_u16, write_u16};
+use super::{Checksum, ChecksumState, Offload, Segmentation, SegmentationKind, checksum, read_u16, write_u16};
 
 /// Merges packets by flow, and returns the writes for the TUN device.
 #[derive(Debug)]
@@ -48,6 +48,8 @@ struct OpenSuperPacket {
     packets: u32,
     next_seq: u32,
     closed: bool,
+    /// The state of the checksum of the first packet, which decides if no other is merged with it.
+    checksum: ChecksumState,
 }
 
 /// The offsets of the headers of a mergeable packet.
@@ -67,16 +69,22 @@ impl Coalescer {
 
     /// Adds one complete IP packet, which [`Ip::parse`] has parsed as `ip`.
     pub fn push(&mut self, ip: &Ip, packet: &[u8]) {
+        self.push_with(ip, packet, ChecksumState::Final);
+    }
+
+    /// Adds one IP packet whose TCP checksum may be partial: it is left to the kernel with a packet that may be merged,
+    /// and completed in any other.
+    pub fn push_with(&mut self, ip: &Ip, packet: &[u8], checksum: ChecksumState) {
         let mergeable = match ip.protocol {
             TCP => self.merge.tcp,
             UDP => self.merge.udp,
             _ => false,
         };
-        match mergeable.then(|| Shape::of(ip, packet)).flatten() {
-            Some(shape) => self.merge(shape, packet),
+        match mergeable.then(|| Shape::of(ip, packet, checksum)).flatten() {
+            Some(shape) => self.merge(shape, packet, checksum),
             None => {
                 self.flush_flow_of(ip, packet);
-                self.pass_through(packet);
+                self.pass_through(ip, packet, checksum);
             }
         }
     }
@@ -101,7 +109,7 @@ impl Coalescer {
         }
     }
 
-    fn merge(&mut self, shape: Shape, packet: &[u8]) {
+    fn merge(&mut self, shape: Shape, packet: &[u8], checksum: ChecksumState) {
         let same_flow = self.open.iter().position(|open| open.is_same_flow(&shape, packet));
         if let Some(at) = same_flow {
             if self.open[at].append(&shape, packet) {
@@ -114,11 +122,14 @@ impl Coalescer {
             self.ready.push_back(oldest.finish());
         }
         let bytes = self.buffer(packet);
-        self.open.push(OpenSuperPacket::new(shape, bytes));
+        self.open.push(OpenSuperPacket::new(shape, bytes, checksum));
     }
 
-    fn pass_through(&mut self, packet: &[u8]) {
-        let bytes = self.buffer(packet);
+    fn pass_through(&mut self, ip: &Ip, packet: &[u8], checksum: ChecksumState) {
+        let mut bytes = self.buffer(packet);
+        if checksum == ChecksumState::Partial {
+            complete_tcp(ip, &mut bytes);
+        }
         self.ready.push_back(TunWrite { offload: Offload::default(), bytes, packets: 1 });
     }
 
@@ -140,7 +151,7 @@ impl Coalescer {
 
 impl Shape {
     /// Returns the shape of a packet that can be merged: TCP with data and no flags but ACK, PSH and FIN, or UDP.
-    fn of(ip: &Ip, packet: &[u8]) -> Option<Self> {
+    fn of(ip: &Ip, packet: &[u8], checksum: ChecksumState) -> Option<Self> {
         if ip.fragment || !is_network_header_mergeable(ip, packet) {
             return None;
         }
@@ -157,10 +168,8 @@ impl Shape {
             }
             _ => return None,
         };
-        if header < min
-            || header >= transport.len()
-            || checksum::fold(checksum::sum(ip.pseudo_sum(transport.len()), transport)) != 0xffff
-        {
+        let is_valid = || checksum::fold(checksum::sum(ip.pseudo_sum(transport.len()), transport)) == 0xffff;
+        if header < min || header >= transport.len() || checksum == ChecksumState::Final && !is_valid() {
             return None;
         }
         Some(Self {
@@ -173,11 +182,11 @@ impl Shape {
 }
 
 impl OpenSuperPacket {
-    fn new(shape: Shape, bytes: Vec<u8>) -> Self {
+    fn new(shape: Shape, bytes: Vec<u8>, checksum: ChecksumState) -> Self {
         let payload = bytes.len() - shape.header;
         let closed = shape.protocol == TCP && bytes[shape.transport + 13] & (FIN | PSH) != 0;
         let next_seq = if shape.protocol == TCP { tcp_seq(&bytes, &shape).wrapping_add(payload as u32) } else { 0 };
-        Self { shape, segment: payload, packets: 1, next_seq, closed, bytes }
+        Self { shape, segment: payload, packets: 1, next_seq, closed, bytes, checksum }
     }
 
     fn addresses(&self) -> &[u8] {
@@ -241,7 +250,7 @@ impl OpenSuperPacket {
     }
 
     fn finish(mut self) -> TunWrite {
-        if self.packets == 1 {
+        if self.packets == 1 && self.checksum == ChecksumState::Final {
             return TunWrite { offload: Offload::default(), bytes: self.bytes, packets: 1 };
         }
         let (shape, len) = (self.shape, self.bytes.len());
@@ -254,10 +263,11 @@ impl OpenSuperPacket {
         };
         let pseudo = checksum::fold(ip.pseudo_sum(len - shape.transport));
         write_u16(&mut self.bytes, shape.transport + offset, pseudo);
+        let segmentation = Segmentation { kind, size: self.segment as u16, header: shape.header as u16 };
         TunWrite {
             offload: Offload {
                 checksum: Some(Checksum { start: shape.transport as u16, offset: offset as u16 }),
-                segmentation: Some(Segmentation { kind, size: self.segment as u16, header: shape.header as u16 }),
+                segmentation: (self.packets > 1).then_some(segmentation),
             },
             bytes: self.bytes,
             packets: self.packets,
@@ -290,6 +300,14 @@ const MAX_DATAGRAMS: u32 = 64;
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
 const ACK: u8 = 0x10;
+
+/// Replaces the partial checksum of a TCP segment by the final one.
+pub fn complete_tcp(ip: &Ip, packet: &mut [u8]) {
+    let Some(segment) = packet.get_mut(ip.transport..ip.total).filter(|segment| segment.len() >= 20) else { return };
+    write_u16(segment, 16, 0);
+    let sum = checksum::checksum(ip.pseudo_sum(segment.len()), segment);
+    write_u16(segment, 16, sum);
+}
 
 /// Returns true if there are no options and the checksum is valid: the merged packet gets a new IPv4 header checksum.
 fn is_network_header_mergeable(ip: &Ip, packet: &[u8]) -> bool {

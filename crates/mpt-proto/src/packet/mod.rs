@@ -9,10 +9,10 @@ mod mss;
 mod offload;
 mod superpacket;
 
-pub use coalesce::{Coalescer, Merge, TunWrite};
+pub use coalesce::{Coalescer, Merge, TunWrite, complete_tcp};
 pub use mss::clamp_mss;
 pub use offload::{Checksum, Offload, Segmentation, SegmentationKind};
-pub use superpacket::{MAX_SUPER_PACKET, SuperPacket};
+pub use superpacket::{ChecksumState, MAX_SUPER_PACKET, SuperPacket};
 
 /// Returns the big-endian 16-bit word at `offset`.
 pub(crate) fn read_u16(bytes: &[u8], offset: usize) -> u16 {

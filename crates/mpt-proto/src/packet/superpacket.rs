@@ -25,6 +25,15 @@ pub struct SuperPacket {
 /// Bytes of the longest super-packet: an IPv6 header and a payload of maximum length.
 pub const MAX_SUPER_PACKET: usize = 40 + 65_535;
 
+/// The transport checksum of a packet that was cut from a super-packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChecksumState {
+    /// That of the whole packet.
+    Final,
+    /// The sum of the pseudo-header, as the kernel leaves it: whoever delivers the packet adds the rest.
+    Partial,
+}
+
 /// The segmentation of a super-packet.
 #[derive(Clone, Copy, Debug)]
 struct SegmentLayout {
@@ -139,7 +148,7 @@ impl SuperPacket {
     pub fn write(&self, index: usize, out: &mut [u8]) {
         let (header, payload) = out.split_at_mut(self.header);
         self.write_header(index, header);
-        self.write_payload(index, header, payload);
+        payload.copy_from_slice(self.finish_header(index, header, ChecksumState::Final));
     }
 
     /// Writes the headers of packet number `index`, except the transport checksum, to `out` ([`Self::header_len`]
@@ -157,25 +166,32 @@ impl SuperPacket {
         }
     }
 
-    /// Writes the payload of packet number `index` to `out`, and the transport checksum to its already written
-    /// `header`.
-    pub fn write_payload(&self, index: usize, header: &mut [u8], out: &mut [u8]) {
-        out.copy_from_slice(&self.bytes[self.payload(index)]);
+    /// Writes the transport checksum of packet number `index` to its already written `header`, and returns the payload.
+    pub fn finish_header(&self, index: usize, header: &mut [u8], checksum: ChecksumState) -> &[u8] {
+        let payload = &self.bytes[self.payload(index)];
         let (start, field, sum) = match (self.segments, self.checksum) {
             (Some(segments), _) => {
                 let at = if segments.kind == SegmentationKind::Udp { 6 } else { 16 };
-                let len = header.len() + out.len() - self.ip.transport;
+                let len = header.len() + payload.len() - self.ip.transport;
                 (self.ip.transport, self.ip.transport + at, Some(self.ip.pseudo_sum(len)))
             }
             (None, Some(c)) => (usize::from(c.start), usize::from(c.start) + usize::from(c.offset), None),
-            (None, None) => return,
+            (None, None) => return payload,
         };
-        if sum.is_some() {
-            write_u16(header, field, 0);
-        }
         // A partial checksum of the kernel is the pseudo-header sum, so the field itself is included in the sum.
-        let sum = checksum::sum(sum.unwrap_or(0), &header[start..]);
-        write_u16(header, field, never_zero(checksum::checksum(sum, out), self.ip.protocol));
+        if let Some(sum) = sum {
+            write_u16(header, field, checksum::fold(sum));
+        }
+        if checksum == ChecksumState::Final {
+            let sum = checksum::sum(0, &header[start..]);
+            write_u16(header, field, never_zero(checksum::checksum(sum, payload), self.ip.protocol));
+        }
+        payload
+    }
+
+    /// Returns true if the checksum of its packets is that of TCP, and can be left to the receiver.
+    pub fn has_partial_tcp_checksum(&self) -> bool {
+        self.ip.protocol == TCP && self.checksum.is_some() && self.header < self.ip.total
     }
 
     /// Returns the buffer.

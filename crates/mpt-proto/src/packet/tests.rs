@@ -202,6 +202,44 @@ fn a_damaged_packet_is_passed_on_as_it_is() {
     assert_eq!(out.iter().map(|d| d.bytes.clone()).collect::<Vec<_>>(), packets);
 }
 
+#[test]
+fn a_partial_checksum_is_left_to_the_kernel_or_completed() {
+    for version in [Version::V4, Version::V6] {
+        let (bytes, offload) = unfinished(version, TCP, 3_000, 1_000);
+        let whole = SuperPacket::new(bytes.clone(), bytes.len(), offload).unwrap();
+        let cut = |index, checksum| {
+            let mut header = vec![0; whole.header_len()];
+            whole.write_header(index, &mut header);
+            let payload = whole.finish_header(index, &mut header, checksum);
+            [&header, payload].concat()
+        };
+        let push = |packets: &[Vec<u8>], merge| {
+            let mut coalescer = Coalescer::new(merge);
+            let partial = |p: &Vec<u8>| coalescer.push_with(&Ip::parse(p).unwrap(), p, ChecksumState::Partial);
+            packets.iter().for_each(partial);
+            coalescer.flush();
+            std::iter::from_fn(|| coalescer.poll()).collect::<Vec<_>>()
+        };
+        let packets: Vec<_> = (0..3).map(|index| cut(index, ChecksumState::Partial)).collect();
+
+        let merged = push(&packets, BOTH);
+        assert_eq!((merged.len(), &merged[0].bytes, merged[0].offload), (1, &bytes, offload));
+        let single = push(&packets[1..2], BOTH);
+        assert_eq!(single[0].offload, Offload { segmentation: None, ..offload });
+        assert_eq!(single[0].bytes, packets[1]);
+        let completed = push(&packets, Merge::default());
+        assert!(completed.iter().all(|write| write.offload == Offload::default()));
+        let complete = (0..3).map(|index| cut(index, ChecksumState::Final)).collect::<Vec<_>>();
+        assert_eq!(completed.into_iter().map(|write| write.bytes).collect::<Vec<_>>(), complete);
+        let mut urgent = packets[0].clone();
+        let flags = Ip::parse(&urgent).unwrap().transport + 13;
+        urgent[flags] |= 0x20;
+        let passed = push(&[urgent], BOTH);
+        assert_eq!(passed[0].offload, Offload::default());
+        assert_checksums(&passed[0].bytes);
+    }
+}
+
 /// Makes the packet with `change` applied and a valid transport checksum.
 fn forged(version: Version, seq: u32, change: impl Fn(&mut [u8])) -> Vec<u8> {
     let mut p = packet(version, TCP, 1_000, seq);

@@ -124,7 +124,9 @@ impl AckGenerator {
 
     /// Adds `seq`; false if it is a duplicate, or older than all tracked ranges.
     fn insert(&mut self, seq: PathSeq) -> bool {
-        let at = self.ranges.partition_point(|tracked| tracked.range.last < seq.0);
+        // Datagrams mostly come in order.
+        let is_after_all = self.ranges.back().is_none_or(|last| last.range.last < seq.0);
+        let at = if is_after_all { self.ranges.len() } else { self.position(seq) };
         if self.ranges.get(at).is_some_and(|next| next.range.contains(seq)) {
             return false;
         }
@@ -140,6 +142,11 @@ impl AckGenerator {
             (false, false) => return self.insert_alone(at, seq),
         }
         true
+    }
+
+    /// Returns the index of the first range that does not end before `seq`.
+    fn position(&self, seq: PathSeq) -> usize {
+        self.ranges.partition_point(|tracked| tracked.range.last < seq.0)
     }
 
     fn insert_alone(&mut self, at: usize, seq: PathSeq) -> bool {

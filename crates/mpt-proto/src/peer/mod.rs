@@ -26,7 +26,7 @@ use crate::id::{LinkId, PathId};
 use crate::packet::{Coalescer, SuperPacket};
 use crate::path::{HealthChange, Path, PathState};
 use crate::queue::{Head, Queue};
-use crate::routes::Routes;
+use crate::routes::{KnownSource, Routes};
 use crate::sched::Schedule;
 use crate::servers::{Availability, Server};
 use crate::sessions::SessionTable;
@@ -62,6 +62,7 @@ struct Common {
     name: String,
     networks: Vec<IpNet>,
     local_networks: Vec<IpNet>,
+    known_source: KnownSource,
     /// The peer's index at the endpoint.
     index: usize,
     queue: Queue,
@@ -123,6 +124,7 @@ impl Peer {
             name: config.name.clone(),
             networks: config.networks.clone(),
             local_networks: config.local_networks.clone(),
+            known_source: KnownSource::default(),
             index: 0,
             queue,
             classifier: Classifier::new(&config.rules, matches!(mode, Mode::Native(_))),
@@ -520,8 +522,8 @@ impl Peer {
 impl Common {
     /// Returns true if the peer may send packets from `source`: it is behind this peer, and not behind another by a
     /// longer prefix.
-    fn owns_source(&self, routes: &Routes, source: IpAddr) -> bool {
-        routes.belongs_to(source, self.index)
+    fn owns_source(&mut self, routes: &Routes, source: IpAddr) -> bool {
+        routes.belongs_to_known(source, self.index, &mut self.known_source)
     }
 
     fn enqueue(&mut self, now: Time, bucket: u16, packet: SuperPacket) {

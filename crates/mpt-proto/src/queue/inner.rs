@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::packet::SuperPacket;
 use crate::packet::ecn;
 use crate::packet::ip::{self, Ip};
+use crate::packet::{ChecksumState, SuperPacket};
 
 /// One packet of a super-packet, and its ECN mark.
 ///
@@ -51,7 +51,7 @@ impl InnerPacket {
     pub fn write(&self, out: &mut [u8]) {
         let (header, payload) = out.split_at_mut(self.header_len());
         self.write_header(header);
-        self.write_payload(header, payload);
+        payload.copy_from_slice(self.finish_header(header, ChecksumState::Final));
     }
 
     /// Writes the headers without the transport checksum to `out`, whose length is [`Self::header_len`].
@@ -62,9 +62,14 @@ impl InnerPacket {
         }
     }
 
-    /// Writes the payload to `out`, and the transport checksum to `header`, which [`Self::write_header`] has written.
-    pub fn write_payload(&self, header: &mut [u8], out: &mut [u8]) {
-        self.super_packet.write_payload(self.index, header, out);
+    /// Writes the transport checksum to `header`, which [`Self::write_header`] has written, and returns the payload.
+    pub fn finish_header(&self, header: &mut [u8], checksum: ChecksumState) -> &[u8] {
+        self.super_packet.finish_header(self.index, header, checksum)
+    }
+
+    /// Returns true if the checksum is that of TCP, and can be left to the receiver.
+    pub fn has_partial_tcp_checksum(&self) -> bool {
+        self.super_packet.has_partial_tcp_checksum()
     }
 
     /// Returns the super-packet's buffer if this was the last reference to it.

@@ -19,6 +19,7 @@
 //! 9 CLOSE      code 2, text in UTF-8                                                             2
 //! 10 COMPRESSED  bucket 2, flow sequence 4, reference 1, compressed headers and payload          7
 //! 11 CONTEXT   0 known: bucket 2, flow sequence 4 | 1 unknown: bucket 2, reference 1             7, 4
+//! 12 PARTIAL   as DATA, but the packet's TCP checksum is the sum of its pseudo-header alone      6
 //! ```
 //!
 //! The length of a frame does not depend on its type, so an unknown type, a flag on a type without one and an unknown
@@ -91,8 +92,21 @@ pub struct DataHeader {
     pub bucket: u16,
     /// The low 32 bits of its number in the bucket; [`crate::crypto::replay::expand`] restores the others.
     pub sequence: u32,
-    /// True if its headers are offered as a context; see [`crate::header_compression`].
-    pub offers: bool,
+    /// What is special about the packet.
+    pub form: DataForm,
+}
+
+/// The forms of a packet that is not compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataForm {
+    /// A complete packet.
+    Complete,
+    /// A complete packet whose headers are offered as a context; see [`crate::header_compression`].
+    OffersContext,
+    /// A packet with payload whose TCP checksum is still the sum of the pseudo-header, as the kernel left it to the
+    /// sender. The seal protects the packet on the way, and the receiver's kernel completes the checksum where the
+    /// packet leaves the host, if it does: neither end reads the payload for it. Sent to a peer that announces it.
+    PartialChecksum,
 }
 
 impl DataHeader {
@@ -103,7 +117,11 @@ impl DataHeader {
     }
 
     fn kind(&self) -> u8 {
-        if self.offers { DATA | FLAG } else { DATA }
+        match self.form {
+            DataForm::Complete => DATA,
+            DataForm::OffersContext => DATA | FLAG,
+            DataForm::PartialChecksum => PARTIAL,
+        }
     }
 }
 
@@ -260,6 +278,7 @@ const CONTROL: u8 = 8;
 const CLOSE: u8 = 9;
 const COMPRESSED: u8 = 10;
 const CONTEXT: u8 = 11;
+const PARTIAL: u8 = 12;
 
 const CHALLENGE: u8 = 0;
 const RESPONSE: u8 = 1;

@@ -21,8 +21,8 @@ use mpt_proto::repair::FlowSeq;
 use mpt_proto::repair::fec::{Decoder, Encoder};
 use mpt_proto::time::Time;
 use mpt_proto::wire::frame::{
-    ACK_RANGES_LEN, AckFrame, AckRanges, AddrFrame, CloseFrame, CompressedFrame, ContextFrame, DataFrame, DataHeader,
-    Frame, PathFrame, PathUsage, RepairFrame, ServerListMessage, SkipFrame, Tlvs, Writer,
+    ACK_RANGES_LEN, AckFrame, AckRanges, AddrFrame, CloseFrame, CompressedFrame, ContextFrame, DataForm, DataFrame,
+    DataHeader, Frame, PathFrame, PathUsage, RepairFrame, ServerListMessage, SkipFrame, Tlvs, Writer,
 };
 use mpt_proto::wire::native::{HEADER, Header, OVERHEAD, PathTag, SessionIndex, nonce};
 
@@ -301,11 +301,15 @@ fn server_list(out: &mut Vectors, initiator: &mut End, responder: &mut End) {
 
 fn data(one: &mut impl FnMut(&str, &str, &Frame<'_>)) {
     let packet = tcp(&FLOW, b"inner");
-    let of = |bucket, sequence, offers| {
-        Frame::Data(DataFrame { header: DataHeader { bucket, sequence, offers }, packet: &packet })
+    let of = |bucket, sequence, form| {
+        Frame::Data(DataFrame { header: DataHeader { bucket, sequence, form }, packet: &packet })
     };
-    one("data", "data bucket 291 sequence 1164413185 offers 0", &of(0x0123, 0x4567_8901, false));
-    one("data_offers_context", "data bucket 291 sequence 1164413186 offers 1", &of(0x0123, 0x4567_8902, true));
+    let complete = of(0x0123, 0x4567_8901, DataForm::Complete);
+    one("data", "data bucket 291 sequence 1164413185 offers 0", &complete);
+    let offer = of(0x0123, 0x4567_8902, DataForm::OffersContext);
+    one("data_offers_context", "data bucket 291 sequence 1164413186 offers 1", &offer);
+    let partial = of(0x0123, 0x4567_8904, DataForm::PartialChecksum);
+    one("data_partial_checksum", "data bucket 291 sequence 1164413188 partial checksum", &partial);
     let compressed = CompressedFrame {
         bucket: 0x0123,
         sequence: 0x4567_8903,

@@ -15,10 +15,11 @@ impl Key {
         Self(LessSafeKey::new(UnboundKey::new(algorithm, secret).expect("both ciphers take 32 bytes")))
     }
 
-    pub fn seal(&self, nonce: [u8; NONCE], associated: &[u8], body: &mut [u8]) -> [u8; TAG] {
+    pub fn seal(&self, nonce: [u8; NONCE], associated: &[u8], slot: &mut [u8], tail: &[u8]) {
         let nonce = Nonce::assume_unique_for_key(nonce);
-        let tag = self.0.seal_in_place_separate_tag(nonce, Aad::from(associated), body);
-        tag.expect("a datagram is far below the limit of 64 GiB").as_ref().try_into().expect("both tags are 16 bytes")
+        let (front, rest) = slot.split_at_mut(slot.len() - tail.len() - TAG);
+        let sealed = self.0.seal_in_place_scatter(nonce, Aad::from(associated), front, tail, rest);
+        sealed.expect("a datagram is far below the limit of 64 GiB");
     }
 
     pub fn open<'a>(

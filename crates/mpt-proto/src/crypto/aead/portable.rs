@@ -20,12 +20,15 @@ impl Key {
         }
     }
 
-    pub fn seal(&self, nonce: [u8; NONCE], associated: &[u8], body: &mut [u8]) -> [u8; TAG] {
-        let tag = match self {
+    pub fn seal(&self, nonce: [u8; NONCE], associated: &[u8], slot: &mut [u8], tail: &[u8]) {
+        let (body, tag) = slot.split_last_chunk_mut::<TAG>().expect("a slot has room for its tag");
+        let front = body.len() - tail.len();
+        body[front..].copy_from_slice(tail);
+        let sealed = match self {
             Self::Aes(key) => key.encrypt_inout_detached(&nonce.into(), associated, body.into()),
             Self::ChaCha(key) => key.encrypt_inout_detached(&nonce.into(), associated, body.into()),
         };
-        tag.expect("a datagram is far below the limit of 64 GiB").into()
+        *tag = sealed.expect("a datagram is far below the limit of 64 GiB").into();
     }
 
     pub fn open<'a>(

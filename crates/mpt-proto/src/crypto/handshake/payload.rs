@@ -9,7 +9,7 @@
 //! ciphers        1   bit 0: ChaCha20-Poly1305, bit 1: AES-256-GCM; the rest zero, ignored when read
 //! options            type 1, length 1, value; unknown types are skipped
 //!   1 capabilities   up to 8 bytes, big-endian, one bit each; absent means none. Bit 0: reads compressed headers,
-//!                    bit 1: rekeys inside the session
+//!                    bit 1: rekeys inside the session, bit 2: reads packets with partial checksums
 //! ```
 //!
 //! No order of preference is negotiated: the two AES bits determine the best cipher for both ends, and either end can
@@ -54,12 +54,17 @@ pub struct Capabilities {
 impl Capabilities {
     /// Returns both ciphers and all features of this version.
     pub const fn new(has_aes: bool) -> Self {
-        Self { has_aes, ciphers: Ciphers::ALL, features: COMPRESSES | REKEYS }
+        Self { has_aes, ciphers: Ciphers::ALL, features: COMPRESSES | REKEYS | PARTIAL_CHECKSUMS }
     }
 
     /// Returns true if the end reads compressed headers.
     pub const fn compresses(&self) -> bool {
         self.features & COMPRESSES != 0
+    }
+
+    /// Returns true if the end reads packets with partial checksums.
+    pub const fn reads_partial_checksums(&self) -> bool {
+        self.features & PARTIAL_CHECKSUMS != 0
     }
 
     /// Returns true if both ends rekey inside the session.
@@ -138,6 +143,8 @@ impl HandshakePayload {
 const COMPRESSES: u64 = 1;
 /// The end answers a rekey inside the session ([`crate::crypto::association::rekey`]).
 const REKEYS: u64 = 2;
+/// The end reads packets with partial checksums ([`crate::wire::frame::DataForm::PartialChecksum`]).
+const PARTIAL_CHECKSUMS: u64 = 4;
 
 /// Bytes of a payload without options.
 pub const FIXED: usize = 14;

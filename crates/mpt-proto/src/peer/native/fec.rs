@@ -14,7 +14,7 @@ use crate::time::{Rate, Time};
 use crate::trace::TraceEvent;
 use crate::tuning::peer::native::{MAX_DECODER_BYTES, MAX_HELD_BYTES};
 use crate::tuning::repair::fec::{COVERED_PER_MS, COVERED_PER_PACKET, MAX_COVERED};
-use crate::wire::frame::{DataFrame, DataHeader, Frame, REPAIR_HEADER, RepairFrame, Writer};
+use crate::wire::frame::{DataForm, DataFrame, DataHeader, Frame, REPAIR_HEADER, RepairFrame, Writer};
 use crate::wire::native::{HEADER, OVERHEAD};
 
 /// Makes the repair symbols of one path.
@@ -57,6 +57,11 @@ impl FecSender {
             self.encoder.on_source(number, seq, packet.clone());
             self.last_source = now;
         }
+    }
+
+    /// Returns true if packets are sources of symbols.
+    pub(super) fn is_on(&self) -> bool {
+        self.schedule.is_some()
     }
 
     /// Discards the sources: the path is down.
@@ -210,7 +215,7 @@ impl Native {
         let FlowSeq { bucket, sequence } = recovered.flow_seq;
         let near = self.reordering.next_number(bucket).ok_or(Dropped::TooOld)?;
         let ip = Ip::parse(&recovered.packet)?;
-        let header = DataHeader { bucket, sequence: widen(near, sequence), offers: false };
+        let header = DataHeader { bucket, sequence: widen(near, sequence), form: DataForm::Complete };
         let data = DataFrame { header, packet: &recovered.packet[..ip.total] };
         self.handle_data(common, turn, &data, ip.tos)?;
         Ok(FlowSeq { bucket, sequence: header.sequence })

@@ -2,11 +2,14 @@
 
 use crate::drops::Dropped;
 use crate::header_compression::{Coded, Compressor, Decompressor, HeaderForm, MAX_HEADER, Reference};
+use crate::packet::ChecksumState;
 use crate::queue::InnerPacket;
 use crate::repair::FlowSeq;
 use crate::time::{Rate, Time};
 use crate::tuning::peer::header_compression::FAST_LINK;
-use crate::wire::frame::{COMPRESSED_HEADER, CompressedFrame, ContextFrame, DATA_HEADER, DataFrame, DataHeader};
+use crate::wire::frame::{
+    COMPRESSED_HEADER, CompressedFrame, ContextFrame, DATA_HEADER, DataForm, DataFrame, DataHeader,
+};
 
 /// The compressor and decompressor of a peer, and the CONTEXT frames to be sent.
 #[derive(Debug, Default)]
@@ -17,6 +20,8 @@ pub(super) struct HeaderCompression {
     spare: Vec<u8>,
     /// The peer reads what is compressed.
     allowed: bool,
+    /// The peer reads packets with partial checksums.
+    reads_partial: bool,
 }
 
 /// More than the flows that start between two turns. A frame that exceeds this is generated again.
@@ -28,8 +33,21 @@ impl HeaderCompression {
         self.allowed = allowed;
     }
 
-    /// The frame in which a packet is sent on a path that passes `rate`, as far as is known.
-    pub fn frame(&mut self, now: Time, place: FlowSeq, packet: &InnerPacket, rate: Option<Rate>) -> PacketFrame {
+    /// Learns whether the peer reads packets with partial checksums.
+    pub fn set_reads_partial(&mut self, reads_partial: bool) {
+        self.reads_partial = reads_partial;
+    }
+
+    /// Returns the frame in which a packet is sent on a path that passes `rate`, as far as is known. A packet that
+    /// `is_source` of repair symbols has its final checksum: the receiver adds up what it receives.
+    pub fn frame(
+        &mut self,
+        now: Time,
+        place: FlowSeq,
+        packet: &InnerPacket,
+        rate: Option<Rate>,
+        is_source: bool,
+    ) -> PacketFrame {
         let FlowSeq { bucket, sequence } = place;
         let mut room = [0; MAX_HEADER];
         let choice = match room.get_mut(..packet.header_len()) {
@@ -41,8 +59,13 @@ impl HeaderCompression {
         };
         match choice {
             HeaderForm::Full | HeaderForm::Offer => {
-                let header = DataHeader { bucket, sequence, offers: choice == HeaderForm::Offer };
-                PacketFrame::Full { header, len: packet.len() }
+                let leaves_checksum = || !is_source && self.reads_partial && packet.has_partial_tcp_checksum();
+                let form = match choice {
+                    HeaderForm::Offer => DataForm::OffersContext,
+                    _ if leaves_checksum() => DataForm::PartialChecksum,
+                    _ => DataForm::Complete,
+                };
+                PacketFrame::Full { header: DataHeader { bucket, sequence, form }, len: packet.len() }
             }
             HeaderForm::Compressed(reference, coded) => {
                 let payload = packet.len() - packet.header_len();
@@ -53,8 +76,8 @@ impl HeaderCompression {
 
     /// Keeps the headers that a packet offers.
     pub fn on_data(&mut self, data: &DataFrame<'_>) {
-        let DataHeader { bucket, sequence, offers } = data.header;
-        if offers && self.decompressor.on_offer(bucket, sequence, data.packet) {
+        let DataHeader { bucket, sequence, form } = data.header;
+        if form == DataForm::OffersContext && self.decompressor.on_offer(bucket, sequence, data.packet) {
             self.push_context_frame(ContextFrame::Known { bucket, sequence });
         }
     }
@@ -100,7 +123,7 @@ impl HeaderCompression {
 
     /// Removes all contexts, because the peer restarted or the session was idle for long.
     pub fn clear(&mut self) {
-        *self = Self { allowed: self.allowed, ..Self::default() };
+        *self = Self { allowed: self.allowed, reads_partial: self.reads_partial, ..Self::default() };
     }
 
     fn push_context_frame(&mut self, word: ContextFrame) {
@@ -125,21 +148,26 @@ impl PacketFrame {
         }
     }
 
-    /// Writes it to `out`, which is [`Self::len`] bytes long.
-    pub fn write(self, packet: &InnerPacket, out: &mut [u8]) {
+    /// Writes it to `out`, but for the packet's payload, which it returns: the end of the frame.
+    pub fn write<'a>(self, packet: &'a InnerPacket, out: &mut [u8]) -> &'a [u8] {
         match self {
             Self::Full { header, .. } => {
-                out[..DATA_HEADER].copy_from_slice(&header.encode_last());
-                packet.write(&mut out[DATA_HEADER..]);
+                let (front, rest) = out.split_at_mut(DATA_HEADER);
+                front.copy_from_slice(&header.encode_last());
+                let packet_header = &mut rest[..packet.header_len()];
+                packet.write_header(packet_header);
+                let is_partial = header.form == DataForm::PartialChecksum;
+                let checksum = if is_partial { ChecksumState::Partial } else { ChecksumState::Final };
+                packet.finish_header(packet_header, checksum)
             }
             Self::Compressed { place, reference, coded, mut header, .. } => {
                 let FlowSeq { bucket, sequence } = place;
                 let (front, rest) = out.split_at_mut(COMPRESSED_HEADER);
                 front.copy_from_slice(&CompressedFrame { bucket, sequence, reference, rest: &[] }.encode_last());
-                let (coded_bytes, payload) = rest.split_at_mut(coded.len());
                 let header = &mut header[..packet.header_len()];
-                packet.write_payload(header, payload);
-                coded.write(header, coded_bytes);
+                let payload = packet.finish_header(header, ChecksumState::Final);
+                coded.write(header, &mut rest[..coded.len()]);
+                payload
             }
         }
     }
@@ -150,7 +178,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::packet::ip::{TCP, UDP, Version};
+    use crate::packet::complete_tcp;
+    use crate::packet::ip::{Ip, TCP, UDP, Version};
     use crate::packet::tests::unfinished;
     use crate::packet::{Offload, SuperPacket};
     use crate::wire::frame::{Frame, Frames};
@@ -165,9 +194,11 @@ mod tests {
         rate: Option<Rate>,
     ) -> (Vec<u8>, bool) {
         let [near, far] = ends;
-        let frame = near.frame(Time::START, FlowSeq { bucket: BUCKET, sequence }, packet, rate);
+        let frame = near.frame(Time::START, FlowSeq { bucket: BUCKET, sequence }, packet, rate, false);
         let mut wire = vec![0; frame.len()];
-        frame.write(packet, &mut wire);
+        let tail = frame.write(packet, &mut wire);
+        let front = wire.len() - tail.len();
+        wire[front..].copy_from_slice(tail);
         let carried = match Frames::new(&wire).next().unwrap().unwrap() {
             Frame::Data(data) => {
                 far.on_data(&data);
@@ -221,6 +252,34 @@ mod tests {
             // One kind has a context, that of the fourth packet, which is a marked one.
             let rest = &compressed[4..];
             assert!(rest.iter().all(|(marked, was)| marked == was), "{version:?} {protocol}: {rest:?}");
+        }
+    }
+
+    #[test]
+    fn the_checksum_of_a_segment_is_left_to_a_peer_that_completes_it() {
+        let form = |ends: &mut [HeaderCompression; 2], packet: &InnerPacket, is_source| {
+            let seq = FlowSeq { bucket: BUCKET, sequence: 0 };
+            match ends[0].frame(Time::START, seq, packet, None, is_source) {
+                PacketFrame::Full { header, .. } => header.form,
+                PacketFrame::Compressed { .. } => panic!("the peer reads no compressed headers"),
+            }
+        };
+        let mut able: [HeaderCompression; 2] = Default::default();
+        able[0].set_reads_partial(true);
+        for (version, protocol) in [(Version::V4, TCP), (Version::V6, TCP), (Version::V4, UDP), (Version::V6, UDP)] {
+            let expected = if protocol == TCP { DataForm::PartialChecksum } else { DataForm::Complete };
+            for (of, index) in packets(version, protocol).iter().flat_map(|of| (0..of.count()).map(move |i| (of, i))) {
+                let packet = InnerPacket::new(of.clone(), index, false);
+                assert_eq!(form(&mut able, &packet, false), expected, "{version:?} {protocol}");
+                assert_eq!(form(&mut able, &packet, true), DataForm::Complete, "a source of repair symbols");
+                assert_eq!(form(&mut Default::default(), &packet, false), DataForm::Complete);
+                if protocol == TCP {
+                    let (mut bytes, _) = carry(&mut able, 0, &packet, None);
+                    assert_ne!(bytes, written(&packet));
+                    complete_tcp(&Ip::parse(&bytes).unwrap(), &mut bytes);
+                    assert_eq!(bytes, written(&packet));
+                }
+            }
         }
     }
 

@@ -12,6 +12,7 @@ use crate::datagram::RecvMeta;
 use crate::drops::Dropped;
 use crate::flow;
 use crate::id::{PathId, RemotePathId};
+use crate::packet::ChecksumState;
 use crate::packet::ecn;
 use crate::packet::ip::{Ip, set_tos};
 use crate::path::ack::{Ack, MAX_RANGES, PeerTime, Range};
@@ -23,7 +24,7 @@ use crate::tuning::path::packet_pair::MIN_LARGE;
 use crate::tuning::peer::native::{ACK_STEPS, FRAME_STEPS, MAX_STEPS, PACKET_STEPS};
 use crate::tuning::reorder::native::MAX_SKIP;
 use crate::wire::frame::{
-    AckFrame, CompressedFrame, DataFrame, DataHeader, Frame, Frames, PathFrame, RepairFrame, SkipFrame,
+    AckFrame, CompressedFrame, DataForm, DataFrame, DataHeader, Frame, Frames, PathFrame, RepairFrame, SkipFrame,
 };
 use crate::wire::native::SessionIndex;
 
@@ -171,7 +172,7 @@ impl Native {
         };
         match expanded {
             Ok(packet) => {
-                let header = DataHeader { bucket, sequence, offers: false };
+                let header = DataHeader { bucket, sequence, form: DataForm::Complete };
                 Some(DataFrame { header, packet: room.get_or_init(|| packet) })
             }
             Err(why) => {
@@ -255,9 +256,15 @@ impl Native {
             set_tos(&mut marked, ip.version, merged);
             packet = &marked;
         }
+        let checksum = match data.header.form {
+            DataForm::PartialChecksum if ip.sequence(packet).is_some() => ChecksumState::Partial,
+            DataForm::PartialChecksum => return Err(Dropped::Malformed),
+            DataForm::Complete | DataForm::OffersContext => ChecksumState::Final,
+        };
+        let seq = FlowSeq { bucket, sequence };
         let may_hold = self.may_hold();
         let Self { reordering, inner, trace, .. } = self;
-        reordering.handle(turn, inner, &mut common.ledger, trace, FlowSeq { bucket, sequence }, packet, may_hold)
+        reordering.handle(turn, inner, &mut common.ledger, trace, seq, packet, checksum, may_hold)
     }
 
     fn handle_skip(&mut self, common: &mut Common, turn: &mut Turn<'_>, skip: &SkipFrame) -> Result<(), Dropped> {

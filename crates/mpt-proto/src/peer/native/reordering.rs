@@ -1,6 +1,6 @@
 //! The order of received packets: one reorder buffer for each flow bucket, none for realtime buckets.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::idle::IdleState;
 use crate::classify::Class;
@@ -8,7 +8,8 @@ use crate::deadline_index::DeadlineIndex;
 use crate::drops::Dropped;
 use crate::flow;
 use crate::inner::{Inner, deliver, is_pure_ack};
-use crate::packet::Coalescer;
+use crate::packet::ip::Ip;
+use crate::packet::{ChecksumState, Coalescer, complete_tcp};
 use crate::peer::Turn;
 use crate::reorder::{DuplicateFilter, NativeReorder, ReorderLimits, ReorderStats};
 use crate::repair::FlowSeq;
@@ -20,7 +21,7 @@ use crate::wire::frame::SkipFrame;
 
 /// The reorder buffers of one peer.
 pub(super) struct Reordering {
-    buffers: HashMap<u16, Box<NativeReorder>>,
+    buffers: BTreeMap<u16, Box<NativeReorder>>,
     /// The deadlines of the buckets in which packets are held.
     holding: DeadlineIndex,
     /// Packets held, and the bytes allocated for what is held.
@@ -57,7 +58,7 @@ impl BufferOccupancy {
 impl Reordering {
     pub(super) fn new(limits: ReorderLimits, tuning: Tuning) -> Self {
         Self {
-            buffers: HashMap::new(),
+            buffers: BTreeMap::new(),
             holding: DeadlineIndex::default(),
             held: BufferOccupancy::default(),
             limits,
@@ -70,7 +71,7 @@ impl Reordering {
 
     /// Takes a packet, and delivers every packet of its bucket that is in order now. A pure ACK does not wait for the
     /// packets before it: the next ACK of its flow supersedes it. Without `may_hold`, a packet that would be held is
-    /// dropped.
+    /// dropped. A packet with a partial checksum that is not delivered at once gets the final one.
     #[expect(clippy::too_many_arguments, reason = "the parts of a peer that a packet touches")]
     pub(super) fn handle(
         &mut self,
@@ -80,9 +81,16 @@ impl Reordering {
         trace: &mut Trace,
         seq: FlowSeq,
         packet: &[u8],
+        checksum: ChecksumState,
         may_hold: bool,
     ) -> Result<(), Dropped> {
         let FlowSeq { bucket, sequence } = seq;
+        let is_next = || self.buffers.get(&bucket).is_some_and(|buffer| buffer.next_number() == Some(sequence));
+        if checksum == ChecksumState::Partial && !is_next() {
+            let mut complete = packet.to_vec();
+            complete_tcp(&Ip::parse(packet)?, &mut complete);
+            return self.handle(turn, inner, ledger, trace, seq, &complete, ChecksumState::Final, may_hold);
+        }
         ledger.arrived += 1;
         if flow::class(bucket) == Class::Realtime {
             return self.handle_realtime(turn.tun, ledger, seq, packet);
@@ -92,7 +100,11 @@ impl Reordering {
         let mut sink = inner.sink(turn.now, bucket, &mut ledger.delivered, turn.tun);
         let before = (BufferOccupancy::of(buffer), trace.is_on().then(|| buffer.stats()));
         let in_order = !(self.tuning.has(Heuristic::AckOvertake) && is_pure_ack(packet));
-        let kept = buffer.handle(turn.now, sequence, packet, in_order, may_hold, &mut |packet| sink.deliver(packet));
+        // A packet that is next is delivered first, then those that waited for it.
+        let mut first = checksum;
+        let kept = buffer.handle(turn.now, sequence, packet, in_order, may_hold, &mut |packet| {
+            sink.deliver(packet, std::mem::replace(&mut first, ChecksumState::Final));
+        });
         sink.on_arrival(packet.len());
         ledger.dropped_in += u64::from(kept.is_err());
         record_changes(trace, turn.now, bucket, buffer, before.1);
@@ -136,7 +148,8 @@ impl Reordering {
         let buffer = buffers.entry(bucket).or_insert_with(|| Box::new(idle.restore(bucket, *limits)));
         let mut sink = inner.sink(turn.now, bucket, &mut ledger.delivered, turn.tun);
         let before = (BufferOccupancy::of(buffer), trace.is_on().then(|| buffer.stats()));
-        let taken = buffer.handle_skip(turn.now, from, to, may_hold, &mut |packet| sink.deliver(packet));
+        let taken =
+            buffer.handle_skip(turn.now, from, to, may_hold, &mut |packet| sink.deliver(packet, ChecksumState::Final));
         record_changes(trace, turn.now, bucket, buffer, before.1);
         self.held.replace(before.0, BufferOccupancy::of(buffer));
         // Numbers alone have no deadline: the next packet of the bucket sets one.
@@ -158,7 +171,7 @@ impl Reordering {
             let Some(buffer) = self.buffers.get_mut(&bucket) else { continue };
             let mut sink = inner.sink(turn.now, bucket, &mut ledger.delivered, turn.tun);
             let before = (BufferOccupancy::of(buffer), trace.is_on().then(|| buffer.stats()));
-            buffer.handle_deadline(turn.now, &mut |packet| sink.deliver(packet));
+            buffer.handle_deadline(turn.now, &mut |packet| sink.deliver(packet, ChecksumState::Final));
             record_changes(trace, turn.now, bucket, buffer, before.1);
             self.held.replace(before.0, BufferOccupancy::of(buffer));
             self.holding.set(bucket, buffer.next_deadline());
@@ -191,7 +204,7 @@ impl Reordering {
     /// The peer restarted, and its numbers begin again. Returns how many packets were held and are discarded.
     pub(super) fn on_peer_restart(&mut self) -> u64 {
         let mut discarded = 0;
-        for (bucket, buffer) in self.buffers.drain() {
+        for (bucket, buffer) in std::mem::take(&mut self.buffers) {
             discarded += buffer.len() as u64;
             self.idle.release(bucket, &buffer);
         }
@@ -213,7 +226,6 @@ impl Reordering {
             }
             holds
         });
-        buffers.shrink_to_fit();
         // It only detects duplicates, and none is in flight any more.
         self.realtime = HashMap::new();
     }

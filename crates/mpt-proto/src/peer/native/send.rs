@@ -8,7 +8,6 @@ use std::time::Duration;
 use super::path::NativePath;
 use super::{NATIVE_OVERHEAD, Native};
 use crate::classify::{Class, Mark};
-use crate::crypto::aead::TAG;
 use crate::id::{LinkId, PathId, PathSet};
 use crate::packet::ecn;
 use crate::path::rtt::Rtt;
@@ -364,12 +363,14 @@ impl Native {
     pub(super) fn seal_packet(&mut self, turn: &mut Turn<'_>, scheduled: Scheduled) -> u64 {
         let Scheduled { path: id, payload, seq, packet } = scheduled;
         let path = &mut self.paths[id];
-        let frame = self.header_compression.frame(turn.now, seq, &packet, self.cc.bottleneck(path.base.id));
+        let frame =
+            self.header_compression.frame(turn.now, seq, &packet, self.cc.bottleneck(path.base.id), path.fec.is_on());
         let len = OVERHEAD + frame.len();
         let mut slot = turn.tx.reserve(path.base.link, path.base.remote, packet.tos(), len);
         let bytes = slot.bytes();
-        frame.write(&packet, &mut bytes[HEADER..len - TAG]);
-        let number = self.association.seal(turn.now, path.base.id, bytes).expect("a session lasts for a turn");
+        let tail = frame.write(&packet, &mut bytes[HEADER..]);
+        let number = self.association.seal_with(turn.now, path.base.id, bytes, tail);
+        let number = number.expect("a session lasts for a turn");
         slot.commit();
         path.base.sent.count(len);
         path.last_data_shape = Some((len, packet.tos() & !ecn::MASK));

@@ -44,8 +44,10 @@ impl Native {
                     if self.association.take_peer_restarted() {
                         self.on_peer_restart(common, turn.now);
                     }
-                    let compresses = session.payload.capabilities.compresses();
+                    let capabilities = session.payload.capabilities;
+                    let compresses = capabilities.compresses();
                     self.header_compression.set_allowed(compresses && self.tuning.has(Heuristic::HeaderCompression));
+                    self.header_compression.set_reads_partial(capabilities.reads_partial_checksums());
                     (self.initiation, self.closed) = (None, None);
                     // The responder may use the session after the first datagram under it.
                     self.paths.iter_mut().for_each(|path| path.base.probe_now(turn.now));

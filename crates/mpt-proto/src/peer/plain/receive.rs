@@ -78,7 +78,7 @@ impl Plain {
     /// version of its connection there.
     fn decapsulate<'a>(
         &self,
-        (common, routes): (&Common, &Routes),
+        (common, routes): (&mut Common, &Routes),
         path: PathId,
         tos: u8,
         header: &Gre,

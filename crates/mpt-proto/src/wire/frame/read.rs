@@ -55,8 +55,9 @@ impl<'a> Iterator for Frames<'a> {
 /// Decodes one body; `None` for an unknown type.
 fn decode(kind: u8, body: &[u8]) -> Result<Option<Frame<'_>>, MalformedFrame> {
     Ok(Some(match kind {
-        DATA => Frame::Data(data(body, false)?),
-        OFFER => Frame::Data(data(body, true)?),
+        DATA => Frame::Data(data(body, DataForm::Complete)?),
+        OFFER => Frame::Data(data(body, DataForm::OffersContext)?),
+        PARTIAL => Frame::Data(data(body, DataForm::PartialChecksum)?),
         ACK => Frame::Ack(AckFrame::decode(body)?),
         SKIP => Frame::Skip(skip(body)?),
         REPAIR => Frame::Repair(repair(body)?),
@@ -74,11 +75,11 @@ fn decode(kind: u8, body: &[u8]) -> Result<Option<Frame<'_>>, MalformedFrame> {
 /// DATA that offers a context.
 const OFFER: u8 = DATA | FLAG;
 
-fn data(body: &[u8], offers: bool) -> Result<DataFrame<'_>, MalformedFrame> {
+fn data(body: &[u8], form: DataForm) -> Result<DataFrame<'_>, MalformedFrame> {
     let (bucket, body) = take(body)?;
     let (sequence, packet) = take(body)?;
     let (bucket, sequence) = (u16::from_be_bytes(bucket), u32::from_be_bytes(sequence));
-    Ok(DataFrame { header: DataHeader { bucket, sequence, offers }, packet })
+    Ok(DataFrame { header: DataHeader { bucket, sequence, form }, packet })
 }
 
 fn compressed(body: &[u8]) -> Result<CompressedFrame<'_>, MalformedFrame> {

@@ -7,12 +7,14 @@ fn read(body: &[u8]) -> Vec<Result<Frame<'_>, MalformedFrame>> {
     Frames::new(body).collect()
 }
 
+const FORMS: [DataForm; 3] = [DataForm::Complete, DataForm::OffersContext, DataForm::PartialChecksum];
+
 /// Makes a frame of any kind from these values.
 fn build<'a>(kind: u8, n: [u32; 3], bytes: &'a [u8], text: &'a str, buffer: &'a mut [u8; ACK_RANGES_LEN]) -> Frame<'a> {
     let (short, id) = (n[0] as u16, n[1] as u8);
     match kind {
         0 => {
-            let header = DataHeader { bucket: short, sequence: n[1], offers: n[2].is_multiple_of(2) };
+            let header = DataHeader { bucket: short, sequence: n[1], form: FORMS[n[2] as usize % FORMS.len()] };
             Frame::Data(DataFrame { header, packet: bytes })
         }
         1 => {
@@ -126,7 +128,7 @@ fn a_writer_counts_the_bytes_written_and_those_left() {
 
 #[test]
 fn a_single_packet_has_seven_bytes_of_overhead() {
-    let header = DataHeader { bucket: 0x0102, sequence: 0x0304_0506, offers: false };
+    let header = DataHeader { bucket: 0x0102, sequence: 0x0304_0506, form: DataForm::Complete };
     let frame = Frame::Data(DataFrame { header, packet: b"packet" });
     let body = written(&[frame]);
     assert_eq!(body, b"\x81\x01\x02\x03\x04\x05\x06packet");
@@ -135,10 +137,12 @@ fn a_single_packet_has_seven_bytes_of_overhead() {
 
 #[test]
 fn a_context_offer_adds_no_byte_and_a_compressed_frame_adds_one() {
-    let header = DataHeader { bucket: 0x0102, sequence: 0x0304_0506, offers: true };
+    let header = DataHeader { bucket: 0x0102, sequence: 0x0304_0506, form: DataForm::OffersContext };
     let body = written(&[Frame::Data(DataFrame { header, packet: b"packet" })]);
     assert_eq!(body, b"\xC1\x01\x02\x03\x04\x05\x06packet");
     assert_eq!(body[..DATA_HEADER], header.encode_last());
+    let partial = DataHeader { form: DataForm::PartialChecksum, ..header };
+    assert_eq!(partial.encode_last(), *b"\x8C\x01\x02\x03\x04\x05\x06");
     let compressed = CompressedFrame { bucket: 0x0102, sequence: 0x0304_0506, reference: 7, rest: b"rest" };
     let body = written(&[Frame::Compressed(compressed)]);
     assert_eq!(body, b"\x8A\x01\x02\x03\x04\x05\x06\x07rest");

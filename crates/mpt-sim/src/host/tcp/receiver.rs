@@ -109,7 +109,7 @@ impl TcpSink {
 
 impl Host for TcpSink {
     fn handle(&mut self, now: Time, packet: &[u8]) {
-        if let Some(Segment::Data(number)) = Segment::decode(packet, self.mtu) {
+        if let Some(Segment::Data(number)) = Segment::decode(packet, self.mtu, self.next) {
             if number <= self.acked {
                 self.echo = self.echo.max(timestamp(packet));
             }
@@ -144,7 +144,7 @@ mod tests {
         let mut acks = Vec::new();
         for number in numbers {
             sink.handle(Time::START, &Segment::Data(*number).encode(0, 1_400, Time::START, 0));
-            acks.extend(sink.poll(Time::START).and_then(|packet| Segment::decode(&packet, 1_400)));
+            acks.extend(sink.poll(Time::START).and_then(|packet| Segment::decode(&packet, 1_400, 0)));
         }
         acks
     }

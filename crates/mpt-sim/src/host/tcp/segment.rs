@@ -4,7 +4,7 @@ use super::HEADERS;
 use mpt_proto::packet::checksum;
 use mpt_proto::time::Time;
 
-/// A range of segment numbers, not bytes: all segments are full. A run of less than 4 GiB does not wrap.
+/// A range of segment numbers, not bytes: all segments are full.
 pub(super) type Range = (u64, u64);
 
 /// The content of a packet.
@@ -50,11 +50,16 @@ impl Segment {
         packet
     }
 
-    /// Parses a packet; none if it does not belong to a transfer. Senders have even ports.
-    pub(super) fn decode(packet: &[u8], mtu: usize) -> Option<Self> {
+    /// Parses a packet; none if it does not belong to a transfer. Senders have even ports. The numbers in it are within
+    /// 2 GiB of the segment `near`: TCP's numbers wrap at 4 GiB.
+    pub(super) fn decode(packet: &[u8], mtu: usize, near: u64) -> Option<Self> {
         let payload = (mtu - HEADERS) as u64;
-        let number =
-            |at: usize| Some(u64::from(u32::from_be_bytes(packet.get(at..at + 4)?.try_into().ok()?)) / payload);
+        let expected = near * payload;
+        let number = |at: usize| {
+            let low = u32::from_be_bytes(packet.get(at..at + 4)?.try_into().ok()?);
+            let distance = i64::from(low.wrapping_sub(expected as u32) as i32);
+            Some(expected.checked_add_signed(distance)? / payload)
+        };
         let port = u16::from_be_bytes(packet.get(20..22)?.try_into().ok()?);
         if packet[9] != TCP || port.is_multiple_of(2) {
             return (packet[9] == TCP && packet.len() == mtu).then_some(Self::Data(number(24)?));
@@ -127,10 +132,15 @@ mod tests {
         {
             let packet = segment.encode(0, 1_400, Time::START + Duration::from_millis(77), 5);
             assert_eq!((timestamp(&packet), echoed_timestamp(&packet)), (77, 5));
-            assert_eq!(Segment::decode(&packet, 1_400), Some(segment));
+            assert_eq!(Segment::decode(&packet, 1_400, 0), Some(segment));
             assert!(packet.len() <= 1_400 && packet.len() == usize::from(packet[2]) << 8 | usize::from(packet[3]));
         }
         assert_eq!(Segment::Data(0).encode(0, 1_400, Time::START, 0).len(), 1_400);
-        assert_eq!(Segment::decode(&[0; 19], 1_400), None);
+        // 3,200,000 segments of 1,348 bytes are 4.3 GB: the numbers have wrapped.
+        for segment in [Segment::Data(3_200_000), Segment::Ack(3_200_007, vec![(3_186_000, 3_186_200)])] {
+            let packet = segment.encode(0, 1_400, Time::START, 0);
+            [3_100_000, 3_300_000].map(|near| assert_eq!(Segment::decode(&packet, 1_400, near), Some(segment.clone())));
+        }
+        assert_eq!(Segment::decode(&[0; 19], 1_400, 0), None);
     }
 }

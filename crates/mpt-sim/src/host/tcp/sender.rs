@@ -314,7 +314,7 @@ impl TcpSource {
 
 impl Host for TcpSource {
     fn handle(&mut self, now: Time, packet: &[u8]) {
-        if let Some(Segment::Ack(next, ranges)) = Segment::decode(packet, self.mtu) {
+        if let Some(Segment::Ack(next, ranges)) = Segment::decode(packet, self.mtu, self.first) {
             self.echo = self.echo.max(timestamp(packet));
             self.on_ack(now, next, &ranges, echoed_timestamp(packet));
         }
