@@ -7,7 +7,7 @@
 
 use crate::{
     error::{Context, LabError, Result, require},
-    topology::{Family, Folder, Host, Topology, address, interface},
+    topology::{Family, Folder, Host, Hosts, address, interface},
     traffic::{ChildProcess, ping::Ping},
 };
 use mpt_proto::time::Rate;
@@ -123,7 +123,7 @@ pub struct CompetitorTunnel {
 
 impl Competitor {
     /// Starts both ends and waits until the tunnel answers.
-    pub fn up(&self, topology: &Topology, paths: &[PathSpec]) -> Result<CompetitorTunnel> {
+    pub fn up(&self, topology: &Hosts, paths: &[PathSpec]) -> Result<CompetitorTunnel> {
         for (tool, package) in self.tools {
             let absent = |_| LabError::Missing { tool: (*tool).into(), package: (*package).into() };
             require(tool).map_err(absent)?;
@@ -149,7 +149,7 @@ impl Competitor {
 
 impl CompetitorTunnel {
     /// Waits until the tunnel answers. The error of one that ends or stays silent has the last line that it printed.
-    fn wait_for_answer(&mut self, topology: &Topology, name: &str) -> Result<()> {
+    fn wait_for_answer(&mut self, topology: &Hosts, name: &str) -> Result<()> {
         let failed = |message| Err(LabError::Failed { command: name.into(), message });
         let start = Instant::now();
         let ping = Ping { from: None, to: inner_address(Host::B), count: 1, interval: Duration::from_millis(100) };

@@ -3,6 +3,7 @@
 use clap::Args;
 use mpt_lab::{
     experiment::cost::{Cost, Subject, head},
+    topology::MAX_PATHS,
     tunnel::Mode,
 };
 use mpt_sim::link::PathSpec;
@@ -14,6 +15,9 @@ pub(crate) struct CostArgs {
     /// One path each; "" is a link without limits.
     #[arg(default_value = "rate=100mbit,delay=5ms,queue=100ms")]
     paths: Vec<PathSpec>,
+    /// Measures over this number of cables in place of emulated links: nothing but the processors limits the tunnel.
+    #[arg(long, value_name = "N", conflicts_with = "paths", value_parser = clap::value_parser!(u8).range(1..=MAX_PATHS as i64))]
+    direct: Option<u8>,
     /// Modes of MPT: native, plain, or both.
     #[arg(long, value_delimiter = ',', default_value = "native", value_parser = ["native", "plain"])]
     mode: Vec<String>,
@@ -49,7 +53,11 @@ pub(crate) fn run(args: &CostArgs) -> Result<(), Box<dyn Error>> {
     }
     let time = Duration::from_secs(args.seconds);
     let (rounds, cpu, call) = (args.rounds, args.cpu, args.call);
-    let cost = Cost { paths: args.paths.clone(), time, rounds, cpu, call };
+    let paths = match args.direct {
+        Some(count) => vec!["".parse()?; count.into()],
+        None => args.paths.clone(),
+    };
+    let cost = Cost { paths, direct: args.direct.is_some(), time, rounds, cpu, call };
     let mut subjects = Vec::new();
     for mode in &args.mode {
         let kind = if mode == "plain" { Mode::Plain } else { Mode::Native };
@@ -62,7 +70,10 @@ pub(crate) fn run(args: &CostArgs) -> Result<(), Box<dyn Error>> {
     }
     subjects.extend(args.against.iter().cloned());
     let rows = cost.run(&subjects, &mut |line| eprintln!("{line}"))?;
-    args.paths.iter().enumerate().for_each(|(number, path)| println!("path {}: {path}", number + 1));
+    match args.direct {
+        Some(count) => println!("{count} direct paths"),
+        None => args.paths.iter().enumerate().for_each(|(number, path)| println!("path {}: {path}", number + 1)),
+    }
     println!("{} rounds of {} s; calls and wakeups per 1,400 bytes of goodput", args.rounds, args.seconds);
     print!("{}", head());
     rows.iter().for_each(|row| print!("{row}"));

@@ -10,7 +10,7 @@ use super::statistics::quantile;
 use crate::{
     competitors::{self, Competitor},
     error::{LabError, Result},
-    topology::{Family, Host, Topology},
+    topology::{Family, Host, Hosts, Topology},
     traffic::{iperf::Iperf, voice::Call},
     tunnel::{Layout, Mode, Tunnel, inner_address},
 };
@@ -24,6 +24,8 @@ use std::{fmt, net::IpAddr, path::PathBuf, time::Duration};
 pub struct Cost {
     /// The links between the hosts.
     pub paths: Vec<PathSpec>,
+    /// The paths are cables, without the wire; of the links only the number counts.
+    pub direct: bool,
     /// Duration of the flow.
     pub time: Duration,
     /// Number of measurements of each tunnel.
@@ -126,17 +128,17 @@ impl Subject {
     }
 
     /// Starts the tunnel and measures it once.
-    fn measure(&self, cost: &Cost, topology: &Topology) -> Result<CostSample> {
+    fn measure(&self, cost: &Cost, hosts: &Hosts) -> Result<CostSample> {
         match self {
             Self::Mpt(_, program, mode) => {
                 let layout = Layout { mode: *mode, ..Layout::native(&cost.paths) };
-                let tunnel = Tunnel::up_with(topology, &layout, program.as_deref())?;
+                let tunnel = Tunnel::up_with(hosts, &layout, program.as_deref())?;
                 let [a, b] = tunnel.processes()[..] else { unreachable!("a tunnel has two ends") };
-                cost.sample(topology, inner_address(Host::B, Family::V4), &[vec![a], vec![b]])
+                cost.sample(hosts, inner_address(Host::B, Family::V4), &[vec![a], vec![b]])
             }
             Self::Other(competitor) => {
-                let tunnel = competitor.up(topology, &cost.paths)?;
-                cost.sample(topology, competitors::inner_address(Host::B), &tunnel.ends())
+                let tunnel = competitor.up(hosts, &cost.paths)?;
+                cost.sample(hosts, competitors::inner_address(Host::B), &tunnel.ends())
             }
         }
     }
@@ -154,8 +156,7 @@ impl Cost {
             for (number, subject) in
                 subjects.iter().enumerate().filter(|(number, _)| !failed[*number]).collect::<Vec<_>>()
             {
-                let topology = Topology::build(&Topology::unique_name(), &self.paths, Seed(1 + u64::from(round)))?;
-                match subject.measure(self, &topology) {
+                match self.on_new_hosts(round, subject)? {
                     Ok(sample) => samples[number].push(sample),
                     Err(error) => {
                         report(format!("absent: {}: {error}", subject.name()));
@@ -168,16 +169,26 @@ impl Cost {
         Ok(measured.map(|(subject, samples)| Row::new(subject.name(), samples)).collect())
     }
 
+    /// Builds hosts and measures a subject once. The outer error is that of the hosts.
+    fn on_new_hosts(&self, round: u32, subject: &Subject) -> Result<Result<CostSample>> {
+        let name = Topology::unique_name();
+        if self.direct {
+            return Ok(subject.measure(self, &Hosts::direct(&name, self.paths.len())?));
+        }
+        let topology = Topology::build(&name, &self.paths, Seed(1 + u64::from(round)))?;
+        Ok(subject.measure(self, &topology))
+    }
+
     /// Measures a tunnel that is up. The first second is not counted: it has the start of the flow.
-    fn sample(&self, topology: &Topology, to: IpAddr, ends: &[Vec<u32>; 2]) -> Result<CostSample> {
+    fn sample(&self, hosts: &Hosts, to: IpAddr, ends: &[Vec<u32>; 2]) -> Result<CostSample> {
         let warm_up = Iperf::tcp(to, WARM_UP);
-        warm_up.run(&topology.a, &topology.b, &mut |_| {})?;
-        let share = |end: usize, percent| CpuShare::limit(&format!("{}-{end}", topology.a.name()), &ends[end], percent);
+        warm_up.run(&hosts.a, &hosts.b, &mut |_| {})?;
+        let share = |end: usize, percent| CpuShare::limit(&format!("{}-{end}", hosts.a.name()), &ends[end], percent);
         let _shares = self.cpu.map(|percent| Ok([share(0, percent)?, share(1, percent)?])).transpose()?;
-        let call = || Call::start(&topology.a, &topology.b, None, to, self.time);
+        let call = || Call::start(&hosts.a, &hosts.b, None, to, self.time);
         let call = self.call.then(call).transpose()?;
         let before = Counters::start(ends);
-        let measured = Iperf::tcp(to, self.time).run(&topology.a, &topology.b, &mut |_| {})?;
+        let measured = Iperf::tcp(to, self.time).run(&hosts.a, &hosts.b, &mut |_| {})?;
         let bytes = measured.goodput * 1e6 / 8.0 * self.time.as_secs_f64();
         if bytes <= 0.0 {
             return Err(LabError::Failed { command: "iperf3".into(), message: "nothing arrived".into() });
