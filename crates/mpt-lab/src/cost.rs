@@ -2,6 +2,7 @@
 
 use clap::Args;
 use mpt_lab::{
+    competitors::NULL,
     experiment::cost::{Cost, Subject, head},
     topology::MAX_PATHS,
     tunnel::Mode,
@@ -27,6 +28,9 @@ pub(crate) struct CostArgs {
     /// Other tunnels, such as wireguard-go or openvpn.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = Subject::other)]
     against: Vec<Subject>,
+    /// Measures the null tunnel, too: the least that a tunnel of this design can cost.
+    #[arg(long, requires = "direct")]
+    null: bool,
     /// Number of rounds, in each of which every tunnel is measured once.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
@@ -68,6 +72,7 @@ pub(crate) fn run(args: &CostArgs) -> Result<(), Box<dyn Error>> {
             subjects.push(Subject::Mpt(format!("{} {mode}", program.display()), Some(found), kind));
         }
     }
+    subjects.extend(NULL.iter().filter(|_| args.null).map(Subject::Other));
     subjects.extend(args.against.iter().cloned());
     let rows = cost.run(&subjects, &mut |line| eprintln!("{line}"))?;
     match args.direct {
