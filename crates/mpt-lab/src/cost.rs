@@ -3,7 +3,7 @@
 use clap::Args;
 use mpt_lab::{
     competitors::NULL,
-    experiment::cost::{Cost, Subject, head},
+    experiment::cost::{Cost, CostLoad, Subject, head, ratios},
     topology::MAX_PATHS,
     tunnel::Mode,
 };
@@ -31,6 +31,9 @@ pub(crate) struct CostArgs {
     /// Measures the null tunnel, too: the least that a tunnel of this design can cost.
     #[arg(long, requires = "direct")]
     null: bool,
+    /// Sends UDP datagrams with this payload as fast as one sender can, in place of a TCP flow.
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(16..=1400))]
+    udp: Option<u16>,
     /// Number of rounds, in each of which every tunnel is measured once.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
@@ -61,7 +64,8 @@ pub(crate) fn run(args: &CostArgs) -> Result<(), Box<dyn Error>> {
         Some(count) => vec!["".parse()?; count.into()],
         None => args.paths.clone(),
     };
-    let cost = Cost { paths, direct: args.direct.is_some(), time, rounds, cpu, call };
+    let load = args.udp.map_or(CostLoad::Tcp, |payload| CostLoad::Udp { payload });
+    let cost = Cost { paths, direct: args.direct.is_some(), time, rounds, cpu, call, load };
     let mut subjects = Vec::new();
     for mode in &args.mode {
         let kind = if mode == "plain" { Mode::Plain } else { Mode::Native };
@@ -79,8 +83,10 @@ pub(crate) fn run(args: &CostArgs) -> Result<(), Box<dyn Error>> {
         Some(count) => println!("{count} direct paths"),
         None => args.paths.iter().enumerate().for_each(|(number, path)| println!("path {}: {path}", number + 1)),
     }
-    println!("{} rounds of {} s; calls and wakeups per 1,400 bytes of goodput", args.rounds, args.seconds);
-    print!("{}", head());
+    let packet = args.udp.map_or("1,400 bytes of goodput".into(), |payload| format!("datagram of {payload} bytes"));
+    println!("{} rounds of {} s; calls and wakeups per {packet}", args.rounds, args.seconds);
+    print!("{}", head(load));
     rows.iter().for_each(|row| print!("{row}"));
+    print!("{}", ratios(&rows));
     Ok(())
 }
