@@ -3,12 +3,14 @@
 //! An adapter is a shell script that ends with the tunnel's process. Variables: `$self` and `$peer` are 1 or 2;
 //! `$local` and `$remote` are the addresses on the best path; `$paths` has a line with local address, remote address,
 //! interface and Mbit/s per path; `$folder` is shared by both hosts, `$tun` is the name of the interface to make.
+//! `$lab` is this program; `$mtu_plain` and `$mtu_native` are the MTUs of MPT's modes.
 //! Single-path tunnels get the fastest path. Encryption has its defaults.
 
 use crate::{
     error::{Context, LabError, Result, require},
-    topology::{Family, Folder, Host, Topology, address, interface},
+    topology::{Family, Folder, Host, Hosts, address, interface},
     traffic::{ChildProcess, ping::Ping},
+    tunnel::{self, Layout, Mode},
 };
 use mpt_proto::time::Rate;
 use mpt_sim::link::PathSpec;
@@ -114,6 +116,26 @@ pub static ALL: [Competitor; 5] = [
     },
 ];
 
+macro_rules! null {
+    ($sealed:literal, $mtu:literal) => {
+        concat!(
+            "$lab null-tunnel $tun $local:4790 $remote:4790 ",
+            $sealed,
+            " & tunnel=$!
+            until ip link show $tun >/dev/null 2>&1; do kill -0 $tunnel 2>/dev/null; sleep 0.05; done
+            ip address add 10.78.0.$self/24 dev $tun; ip link set $tun up txqueuelen 1000 mtu ",
+            $mtu,
+            "; wait $tunnel"
+        )
+    };
+}
+
+/// The null tunnel, which has the MTU of MPT's plain or native mode.
+pub static NULL: [Competitor; 2] = [
+    Competitor { name: "null plain", tools: &[], prepare: "", script: null!("", "$mtu_plain") },
+    Competitor { name: "null sealed", tools: &[], prepare: "", script: null!("--sealed", "$mtu_native") },
+];
+
 /// A running tunnel; its processes end with their namespaces, or when this is dropped.
 pub struct CompetitorTunnel {
     ends: [ChildProcess; 2],
@@ -123,7 +145,7 @@ pub struct CompetitorTunnel {
 
 impl Competitor {
     /// Starts both ends and waits until the tunnel answers.
-    pub fn up(&self, topology: &Topology, paths: &[PathSpec]) -> Result<CompetitorTunnel> {
+    pub fn up(&self, topology: &Hosts, paths: &[PathSpec]) -> Result<CompetitorTunnel> {
         for (tool, package) in self.tools {
             let absent = |_| LabError::Missing { tool: (*tool).into(), package: (*package).into() };
             require(tool).map_err(absent)?;
@@ -149,7 +171,7 @@ impl Competitor {
 
 impl CompetitorTunnel {
     /// Waits until the tunnel answers. The error of one that ends or stays silent has the last line that it printed.
-    fn wait_for_answer(&mut self, topology: &Topology, name: &str) -> Result<()> {
+    fn wait_for_answer(&mut self, topology: &Hosts, name: &str) -> Result<()> {
         let failed = |message| Err(LabError::Failed { command: name.into(), message });
         let start = Instant::now();
         let ping = Ping { from: None, to: inner_address(Host::B), count: 1, interval: Duration::from_millis(100) };
@@ -227,20 +249,26 @@ fn children(process: u32) -> Vec<u32> {
     text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-fn variables(paths: &[PathSpec], host: Host, folder: &Folder) -> String {
+fn variables(specs: &[PathSpec], host: Host, folder: &Folder) -> String {
     let mbit = |path: &PathSpec| match path.there.start.rate {
         Rate::MAX => 1_000,
         rate => (rate.bits() / 1_000_000).max(1),
     };
-    let best = (0..paths.len()).max_by_key(|path| mbit(&paths[*path])).unwrap_or(0);
+    let best = (0..specs.len()).max_by_key(|path| mbit(&specs[*path])).unwrap_or(0);
     let ends = |path| (address(host, path, Family::V4), address(host.other(), path, Family::V4));
     let (own, peer) = if host == Host::A { (1, 2) } else { (2, 1) };
     let mut lines = String::new();
-    for (path, spec) in paths.iter().enumerate() {
+    for (path, spec) in specs.iter().enumerate() {
         let (local, remote) = ends(path);
         writeln!(lines, "{local} {remote} {} {}", interface(path), mbit(spec)).expect("a string takes everything");
     }
     let ((local, remote), folder, tun) = (ends(best), folder.0.display(), tunnel_interface(host));
     let paths = lines.trim_end();
-    format!("self={own}; peer={peer}; local={local}; remote={remote}; tun={tun}; folder={folder}; paths='{paths}'\n")
+    let [plain, native] = [Mode::Plain, Mode::Native].map(|mode| Layout { mode, ..Layout::native(specs) }.mtu());
+    let lab = tunnel::program_named("mpt-lab").unwrap_or_default();
+    format!(
+        "self={own}; peer={peer}; local={local}; remote={remote}; tun={tun}; folder='{folder}'; paths='{paths}'\n\
+         lab='{}'; mtu_plain={plain}; mtu_native={native}\n",
+        lab.display()
+    )
 }

@@ -16,6 +16,7 @@ pub mod experiment;
 pub mod fleet;
 pub mod flood;
 pub mod hosts;
+pub mod null_tunnel;
 pub mod plan;
 pub mod progress;
 pub mod report;

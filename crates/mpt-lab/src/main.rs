@@ -13,6 +13,7 @@ use mpt_lab::{
     demo::Demo,
     flood,
     hosts::ReadyFiles,
+    null_tunnel::NullTunnel,
     topology::{self, Family, Host, Topology},
     tunnel::{Layout, inner_address},
     wire::{Pair, Remote, Report, Wire},
@@ -22,6 +23,7 @@ use progress_bar::ProgressBar;
 use std::{
     error::Error,
     io::BufRead,
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
     thread,
@@ -155,6 +157,19 @@ enum Command {
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
+    /// Runs one end of a null tunnel in this network namespace; `mpt-lab cost --null` starts it.
+    #[command(hide = true)]
+    NullTunnel {
+        /// Name of the TUN device.
+        device: String,
+        /// Address and port of this end.
+        local: SocketAddr,
+        /// Address and port of the other end.
+        remote: SocketAddr,
+        /// Seals the packets.
+        #[arg(long)]
+        sealed: bool,
+    },
     /// Measures the accuracy of the wire on this machine with all processors busy; takes about 15 s.
     Selftest,
     /// Removes the namespaces and folders of killed laboratories.
@@ -204,6 +219,9 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
         }
         Command::Sites { count, known, rate, seconds } => sites(count, known, rate, Duration::from_secs(seconds)),
         Command::Cost(args) => cost::run(&args),
+        Command::NullTunnel { device, local, remote, sealed } => {
+            NullTunnel { device, local, remote, sealed }.run().map_err(Into::into)
+        }
         Command::Chaos { seconds, seed } => chaos(Duration::from_secs(seconds), Seed(seed)),
         Command::Selftest => selftest(),
         Command::Clean => {

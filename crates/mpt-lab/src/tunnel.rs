@@ -3,7 +3,7 @@
 use crate::{
     error::{Context, LabError, Result, run},
     plan::Settings,
-    topology::{Family, Folder, Host, Netns, Topology, address, interface},
+    topology::{Family, Folder, Host, Hosts, Netns, address, interface},
     traffic::{ChildProcess, ping::Ping},
 };
 use mpt_proto::{
@@ -151,17 +151,17 @@ pub struct Tunnel {
 
 impl Tunnel {
     /// Starts both daemons and waits until the tunnel answers.
-    pub fn up(topology: &Topology, layout: &Layout<'_>) -> Result<Self> {
+    pub fn up(topology: &Hosts, layout: &Layout<'_>) -> Result<Self> {
         Self::up_with(topology, layout, None)
     }
 
     /// Does the same with another program than that beside this one.
-    pub fn up_with(topology: &Topology, layout: &Layout<'_>, other: Option<&Path>) -> Result<Self> {
+    pub fn up_with(topology: &Hosts, layout: &Layout<'_>, other: Option<&Path>) -> Result<Self> {
         Self::start(topology, layout.inner, other, |host, keys| layout.config(host, keys))
     }
 
     /// Does the same in native mode with host B as responder without configured paths.
-    pub fn up_with_responder(topology: &Topology, layout: &Layout<'_>) -> Result<Self> {
+    pub fn up_with_responder(topology: &Hosts, layout: &Layout<'_>) -> Result<Self> {
         Self::start(topology, layout.inner, None, |host, keys| match host {
             Host::A => layout.config(host, keys),
             Host::B => layout.responder_config(host, keys),
@@ -169,7 +169,7 @@ impl Tunnel {
     }
 
     fn start(
-        topology: &Topology,
+        topology: &Hosts,
         family: Family,
         other: Option<&Path>,
         config: impl Fn(Host, &Keys) -> String,
@@ -308,7 +308,7 @@ pub(crate) fn write_secret(file: &Path, text: &str) -> io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
-fn wait_for_answer(topology: &Topology, to: IpAddr, daemons: &mut [ChildProcess; 2], folder: &Path) -> Result<()> {
+fn wait_for_answer(topology: &Hosts, to: IpAddr, daemons: &mut [ChildProcess; 2], folder: &Path) -> Result<()> {
     let start = Instant::now();
     while start.elapsed() < START_TIMEOUT {
         for (daemon, host) in daemons.iter_mut().zip([Host::A, Host::B]) {

@@ -80,6 +80,26 @@ fn a_tunnel_that_does_not_start_is_reported_with_the_last_line_that_it_printed()
     assert_eq!(reason("mlvpn"), "mlvpn: its tunnel does not answer: no server");
 }
 
+#[test]
+fn a_null_tunnel_carries_tcp_and_datagrams_plain_and_sealed() {
+    if !is_root() {
+        return;
+    }
+    for (load, unit) in [(&[][..], "Mbit/s"), (&["--udp", "64"], "packets/s")] {
+        let arguments = ["cost", "--direct", "1", "--null", "--rounds", "1", "--seconds", "1"];
+        let output = Command::new(lab()).args(arguments).args(load).output().expect("mpt-lab");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success() && stdout.contains(unit), "{stdout}{stderr}");
+        for name in ["null plain", "null sealed"] {
+            let row = stdout.lines().find_map(|line| line.strip_prefix(name));
+            let row = row.unwrap_or_else(|| panic!("no {name}: {stdout}{stderr}"));
+            let goodput = row.split_whitespace().next().and_then(|figure| figure.parse::<f64>().ok());
+            assert!(goodput.expect("a number") > 0.0, "{row}");
+        }
+    }
+}
+
 /// Makes a program of shell commands.
 fn program(folder: &TempDir, name: &str, commands: &str) {
     let file = folder.path().join(name);

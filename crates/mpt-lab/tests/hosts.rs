@@ -2,7 +2,7 @@
 
 use mpt_lab::{
     error::LabError,
-    topology::{Family, Host, Netns, Topology, address},
+    topology::{Family, Host, Hosts, Netns, Topology, address, interface},
     traffic::{
         background::Background,
         bulk::{Bulk, Route},
@@ -35,7 +35,7 @@ fn build(test: &str, specs: &[&str]) -> Topology {
     Topology::build(&format!("{}-{test}", Topology::unique_name()), &paths, Seed(1)).expect("hosts")
 }
 
-fn ping(topology: &Topology, path: usize, family: Family, count: u32) -> Vec<Duration> {
+fn ping(topology: &Hosts, path: usize, family: Family, count: u32) -> Vec<Duration> {
     let (from, to) = (address(Host::A, path, family), address(Host::B, path, family));
     let ping = Ping { from: Some(from), to, count, interval: MS * 10 };
     ping.run(&topology.a).expect("ping runs")
@@ -52,6 +52,26 @@ fn every_path_has_its_own_delay_in_both_ip_versions() {
             let best = ping(&topology, path, family, 5).into_iter().min().expect("an answer");
             assert!(best >= expected - MS / 5 && best < expected + MS * 5, "path {path} {family:?}: {best:?}");
         }
+    }
+}
+
+#[test]
+fn direct_paths_answer_at_their_own_addresses_and_keep_the_offloads_of_the_kernel() {
+    if !is_root() {
+        return;
+    }
+    let hosts = Hosts::direct(&format!("{}-direct", Topology::unique_name()), 2).expect("hosts");
+    for path in 0..hosts.paths() {
+        for family in [Family::V4, Family::V6] {
+            assert_eq!(ping(&hosts, path, family, 1).len(), 1, "path {path} {family:?}");
+        }
+        for netns in [&hosts.a, &hosts.b] {
+            let features = netns.sh(&format!("ethtool -k {}", interface(path))).expect("ethtool runs");
+            assert!(features.contains("tcp-segmentation-offload: on"), "{features}");
+            assert!(features.contains("tx-udp-segmentation: on"), "{features}");
+        }
+        let received = hosts.b.sh(&format!("cat /sys/class/net/{}/statistics/rx_packets", interface(path)));
+        assert!(received.expect("a counter").trim().parse::<u64>().expect("a number") >= 2, "path {path}");
     }
 }
 

@@ -72,6 +72,17 @@ pub(super) fn cables(paths: usize, a: &str, b: &str) -> String {
     batch
 }
 
+/// Returns commands for host A: a veth pair to host B for each path.
+pub(super) fn cross_cables(paths: usize, b: &str) -> String {
+    let mut batch = String::new();
+    for path in 0..paths {
+        let (device, own, far) = (interface(path), mac(Host::A, path), mac(Host::B, path));
+        let (end, peer) = (format!("{device} address {own}"), format!("{device} address {far} netns {b}"));
+        line(&mut batch, format_args!("link add {end} type veth peer name {peer}"));
+    }
+    batch
+}
+
 /// Returns commands for a host: addresses, neighbours, and on host A a routing table for each address.
 pub(super) fn host_setup(paths: usize, host: Host) -> String {
     let mut batch = String::new();

@@ -1,6 +1,7 @@
 //! Counters of the kernel for the processes of a tunnel.
 
-use super::{CALLS, EndCost};
+use super::{CALLS, CostLoad, EndCost};
+use crate::error::Result;
 use std::{
     fs,
     path::Path,
@@ -16,7 +17,6 @@ pub(super) struct Counters {
 struct EndCounters {
     processes: Vec<u32>,
     before: ProcessUsage,
-    perf: Option<Child>,
 }
 
 /// Usage of some processes since their start.
@@ -31,32 +31,42 @@ struct ProcessUsage {
 }
 
 impl Counters {
-    /// Begins to count. Returns when `perf` counts, or without system calls if it cannot.
+    /// Begins to count.
     pub(super) fn start(ends: &[Vec<u32>; 2]) -> Self {
-        let start = |processes: &Vec<u32>| {
-            let perf = perf(processes);
-            EndCounters { processes: processes.clone(), before: ProcessUsage::of(processes), perf }
-        };
+        let start =
+            |processes: &Vec<u32>| EndCounters { processes: processes.clone(), before: ProcessUsage::of(processes) };
         Self { ends: ends.iter().map(start).collect() }
     }
 
     /// Ends the measurement, during which a flow carried `bytes`.
-    pub(super) fn finish(self, bytes: f64) -> [EndCost; 2] {
-        let packets = bytes / PACKET;
-        let gigabytes = bytes / 1e9;
+    pub(super) fn finish(self, load: CostLoad, bytes: f64) -> [EndCost; 2] {
+        let packets = bytes / load.packet();
         let mut costs = self.ends.into_iter().map(|end| {
             let after = ProcessUsage::of(&end.processes);
             let ticks = |now: u64, then: u64| now.saturating_sub(then) as f64;
             EndCost {
-                user: ticks(after.user, end.before.user) / TICKS / gigabytes,
-                system: ticks(after.system, end.before.system) / TICKS / gigabytes,
+                user: load.cost(ticks(after.user, end.before.user) / TICKS, bytes),
+                system: load.cost(ticks(after.system, end.before.system) / TICKS, bytes),
                 wakeups: ticks(after.switches, end.before.switches) / packets,
                 memory: after.memory as f64 / 1e3,
-                calls: end.perf.and_then(calls).map(|calls| calls.map(|count| count as f64 / packets)),
+                calls: None,
             }
         });
         std::array::from_fn(|_| costs.next().unwrap_or_default())
     }
+}
+
+/// Counts the system calls of each end during a flow, which returns the bytes that it carried. Without `perf` there is
+/// no flow. The flow is not that of the other counters: counting made a packet of 64 bytes cost a third more.
+pub(super) fn count_calls(
+    ends: &[Vec<u32>; 2],
+    load: CostLoad,
+    flow: impl FnOnce() -> Result<f64>,
+) -> Result<[Option<[f64; CALLS.len()]>; 2]> {
+    let [Some(first), Some(second)] = [perf(&ends[0]), perf(&ends[1])] else { return Ok([None; 2]) };
+    let bytes = flow()?;
+    let per_packet = |count: u64| count as f64 / (bytes / load.packet());
+    Ok([first, second].map(|perf| calls(perf).map(|calls| calls.map(per_packet))))
 }
 
 impl ProcessUsage {
@@ -149,8 +159,6 @@ fn parse(text: &str) -> Option<[u64; CALLS.len()]> {
 const ALL_CALLS: &str = "raw_syscalls:sys_enter";
 /// Folders of the kernel's trace events.
 const EVENTS: [&str; 2] = ["/sys/kernel/tracing/events/syscalls", "/sys/kernel/debug/tracing/events/syscalls"];
-/// Bytes of goodput that count as a packet: a segment of TCP through a tunnel.
-const PACKET: f64 = 1_400.0;
 /// Clock ticks per second of `/proc/PID/stat` (`USER_HZ`).
 const TICKS: f64 = 100.0;
 

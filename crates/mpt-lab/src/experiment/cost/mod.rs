@@ -1,20 +1,25 @@
-//! Processor time, wake-ups and system calls of a tunnel under one TCP flow, for each end.
+//! Processor time, wake-ups and system calls of a tunnel under one flow, for each end.
 //!
 //! Tunnels run by turns, and the table has medians over the rounds, so that a change of the machine's load affects all
 //! of them. Processor seconds are those of the tunnel's processes, not of the applications and the links.
 
 mod counters;
 mod cpu_share;
+mod load;
+mod ratio;
+
+pub use load::CostLoad;
+pub use ratio::ratios;
 
 use super::statistics::quantile;
 use crate::{
     competitors::{self, Competitor},
     error::{LabError, Result},
-    topology::{Family, Host, Topology},
+    topology::{Family, Host, Hosts, Topology},
     traffic::{iperf::Iperf, voice::Call},
     tunnel::{Layout, Mode, Tunnel, inner_address},
 };
-use counters::Counters;
+use counters::{Counters, count_calls};
 use cpu_share::CpuShare;
 use mpt_sim::{link::PathSpec, seed::Seed};
 use std::{fmt, net::IpAddr, path::PathBuf, time::Duration};
@@ -24,6 +29,8 @@ use std::{fmt, net::IpAddr, path::PathBuf, time::Duration};
 pub struct Cost {
     /// The links between the hosts.
     pub paths: Vec<PathSpec>,
+    /// The paths are cables, without the wire; of the links only the number counts.
+    pub direct: bool,
     /// Duration of the flow.
     pub time: Duration,
     /// Number of measurements of each tunnel.
@@ -32,6 +39,8 @@ pub struct Cost {
     pub cpu: Option<u32>,
     /// A call runs beside the flow.
     pub call: bool,
+    /// The flow.
+    pub load: CostLoad,
 }
 
 /// A tunnel to measure.
@@ -46,9 +55,9 @@ pub enum Subject {
 /// The cost of one end: medians over the rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EndCost {
-    /// Seconds in user space per GB of goodput.
+    /// Time in user space, in the unit of the load.
     pub user: f64,
-    /// Seconds in the kernel per GB.
+    /// Time in the kernel, likewise.
     pub system: f64,
     /// Voluntary context switches per packet.
     pub wakeups: f64,
@@ -74,12 +83,16 @@ pub struct CallDelay {
 pub struct Row {
     /// The tunnel.
     pub name: String,
-    /// Goodput of the flow in Mbit/s: median, minimum, maximum.
+    /// The row of the null tunnel to compare with.
+    pub baseline: Option<&'static str>,
+    /// Goodput of the flow, in the unit of the load: median, minimum, maximum.
     pub goodput: [f64; 3],
     /// The sending and the receiving end.
     pub ends: [EndCost; 2],
-    /// Processor seconds of both ends per GB: median, minimum, maximum.
+    /// Processor time of both ends, likewise.
     pub total: [f64; 3],
+    /// Goodput and processor time of each round.
+    pub rounds: Vec<[f64; 2]>,
     /// The call, if there was one: medians over the rounds.
     pub call: Option<CallDelay>,
 }
@@ -125,18 +138,26 @@ impl Subject {
         }
     }
 
+    fn baseline(&self) -> Option<&'static str> {
+        match self {
+            Self::Mpt(.., Mode::Native) => Some(competitors::NULL[1].name),
+            Self::Mpt(..) => Some(competitors::NULL[0].name),
+            Self::Other(_) => None,
+        }
+    }
+
     /// Starts the tunnel and measures it once.
-    fn measure(&self, cost: &Cost, topology: &Topology) -> Result<CostSample> {
+    fn measure(&self, cost: &Cost, hosts: &Hosts) -> Result<CostSample> {
         match self {
             Self::Mpt(_, program, mode) => {
                 let layout = Layout { mode: *mode, ..Layout::native(&cost.paths) };
-                let tunnel = Tunnel::up_with(topology, &layout, program.as_deref())?;
+                let tunnel = Tunnel::up_with(hosts, &layout, program.as_deref())?;
                 let [a, b] = tunnel.processes()[..] else { unreachable!("a tunnel has two ends") };
-                cost.sample(topology, inner_address(Host::B, Family::V4), &[vec![a], vec![b]])
+                cost.sample(hosts, inner_address(Host::B, Family::V4), &[vec![a], vec![b]])
             }
             Self::Other(competitor) => {
-                let tunnel = competitor.up(topology, &cost.paths)?;
-                cost.sample(topology, competitors::inner_address(Host::B), &tunnel.ends())
+                let tunnel = competitor.up(hosts, &cost.paths)?;
+                cost.sample(hosts, competitors::inner_address(Host::B), &tunnel.ends())
             }
         }
     }
@@ -154,8 +175,7 @@ impl Cost {
             for (number, subject) in
                 subjects.iter().enumerate().filter(|(number, _)| !failed[*number]).collect::<Vec<_>>()
             {
-                let topology = Topology::build(&Topology::unique_name(), &self.paths, Seed(1 + u64::from(round)))?;
-                match subject.measure(self, &topology) {
+                match self.on_new_hosts(round, subject)? {
                     Ok(sample) => samples[number].push(sample),
                     Err(error) => {
                         report(format!("absent: {}: {error}", subject.name()));
@@ -165,39 +185,57 @@ impl Cost {
             }
         }
         let measured = subjects.iter().zip(&samples).filter(|(_, samples)| !samples.is_empty());
-        Ok(measured.map(|(subject, samples)| Row::new(subject.name(), samples)).collect())
+        Ok(measured.map(|(subject, samples)| Row::new(subject, samples)).collect())
+    }
+
+    /// Builds hosts and measures a subject once. The outer error is that of the hosts.
+    fn on_new_hosts(&self, round: u32, subject: &Subject) -> Result<Result<CostSample>> {
+        let name = Topology::unique_name();
+        if self.direct {
+            return Ok(subject.measure(self, &Hosts::direct(&name, self.paths.len())?));
+        }
+        let topology = Topology::build(&name, &self.paths, Seed(1 + u64::from(round)))?;
+        Ok(subject.measure(self, &topology))
     }
 
     /// Measures a tunnel that is up. The first second is not counted: it has the start of the flow.
-    fn sample(&self, topology: &Topology, to: IpAddr, ends: &[Vec<u32>; 2]) -> Result<CostSample> {
+    fn sample(&self, hosts: &Hosts, to: IpAddr, ends: &[Vec<u32>; 2]) -> Result<CostSample> {
         let warm_up = Iperf::tcp(to, WARM_UP);
-        warm_up.run(&topology.a, &topology.b, &mut |_| {})?;
-        let share = |end: usize, percent| CpuShare::limit(&format!("{}-{end}", topology.a.name()), &ends[end], percent);
+        warm_up.run(&hosts.a, &hosts.b, &mut |_| {})?;
+        let share = |end: usize, percent| CpuShare::limit(&format!("{}-{end}", hosts.a.name()), &ends[end], percent);
         let _shares = self.cpu.map(|percent| Ok([share(0, percent)?, share(1, percent)?])).transpose()?;
-        let call = || Call::start(&topology.a, &topology.b, None, to, self.time);
+        let call = || Call::start(&hosts.a, &hosts.b, None, to, self.time);
         let call = self.call.then(call).transpose()?;
         let before = Counters::start(ends);
-        let measured = Iperf::tcp(to, self.time).run(&topology.a, &topology.b, &mut |_| {})?;
-        let bytes = measured.goodput * 1e6 / 8.0 * self.time.as_secs_f64();
-        if bytes <= 0.0 {
-            return Err(LabError::Failed { command: "iperf3".into(), message: "nothing arrived".into() });
-        }
-        let ends = before.finish(bytes);
+        let (goodput, bytes) = self.flow(hosts, to, self.time)?;
+        let mut costs = before.finish(self.load, bytes);
         let call = call.map(Call::finish).filter(|quality| !quality.delays.is_empty()).map(|quality| CallDelay {
             median: quantile(&quality.delays, 0.5),
             p99: quantile(&quality.delays, 0.99),
             lost: quality.lost * 100.0,
         });
-        Ok(CostSample { goodput: measured.goodput, ends, call })
+        let calls = count_calls(ends, self.load, || Ok(self.flow(hosts, to, CALLS_TIME)?.1))?;
+        costs.iter_mut().zip(calls).for_each(|(end, calls)| end.calls = calls);
+        Ok(CostSample { goodput: self.load.rate(goodput), ends: costs, call })
+    }
+
+    /// Returns the goodput of a flow in Mbit/s, and the bytes that arrived.
+    fn flow(&self, hosts: &Hosts, to: IpAddr, time: Duration) -> Result<(f64, f64)> {
+        let goodput = self.load.iperf(to, time).run(&hosts.a, &hosts.b, &mut |_| {})?.goodput;
+        if goodput <= 0.0 {
+            return Err(LabError::Failed { command: "iperf3".into(), message: "nothing arrived".into() });
+        }
+        Ok((goodput, goodput * 1e6 / 8.0 * time.as_secs_f64()))
     }
 }
 
 /// Length of the flow before the measurement.
 const WARM_UP: Duration = Duration::from_secs(1);
+/// Length of the flow during which system calls are counted.
+const CALLS_TIME: Duration = Duration::from_secs(2);
 
 impl Row {
-    fn new(name: &str, samples: &[CostSample]) -> Self {
-        let range = |values: Vec<f64>| [0.5, 0.0, 1.0].map(|q| quantile(&values, q));
+    fn new(subject: &Subject, samples: &[CostSample]) -> Self {
         let of = |f: &dyn Fn(&CostSample) -> f64| samples.iter().map(f).collect::<Vec<_>>();
         let end = |end: usize| EndCost {
             user: quantile(&of(&|sample| sample.ends[end].user), 0.5),
@@ -210,10 +248,12 @@ impl Row {
             }),
         };
         Self {
-            name: name.to_owned(),
-            goodput: range(of(&|sample| sample.goodput)),
+            name: subject.name().to_owned(),
+            baseline: subject.baseline(),
+            goodput: range(&of(&|sample| sample.goodput)),
             ends: [end(0), end(1)],
-            total: range(of(&CostSample::total)),
+            total: range(&of(&CostSample::total)),
+            rounds: samples.iter().map(|sample| [sample.goodput, sample.total()]).collect(),
             call: samples.iter().all(|sample| sample.call.is_some()).then(|| {
                 let call = |f: fn(&CallDelay) -> f64| quantile(&of(&|s| f(&s.call.unwrap_or_default())), 0.5);
                 CallDelay { median: call(|c| c.median), p99: call(|c| c.p99), lost: call(|c| c.lost) }
@@ -222,12 +262,18 @@ impl Row {
     }
 }
 
+/// Returns median, minimum and maximum.
+fn range(values: &[f64]) -> [f64; 3] {
+    [0.5, 0.0, 1.0].map(|q| quantile(values, q))
+}
+
 /// Writes the table's head.
-pub fn head() -> String {
+pub fn head(load: CostLoad) -> String {
+    let [rate, cost] = load.units().map(|unit| format!("{unit} (range)"));
     let calls: String = CALLS.iter().map(|(name, _)| format!(" {name:>6}")).collect();
     format!(
-        "{:<22} {:>22} {:>20}  {:<8} {:>6} {:>6} {:>7} {:>5} {:>6}{calls}\n",
-        "tunnel", "Mbit/s (range)", "CPU s/GB (range)", "end", "user", "system", "wakeups", "MB", "calls"
+        "{:<22} {rate:>24} {cost:>21}  {:<8} {:>6} {:>6} {:>7} {:>5} {:>6}{calls}\n",
+        "tunnel", "end", "user", "system", "wakeups", "MB", "calls"
     )
 }
 
@@ -240,7 +286,7 @@ impl fmt::Display for Row {
         for (end, name) in self.ends.iter().zip(["sender", "receiver"]) {
             let first = name == "sender";
             let shown = |text: &str| if first { text.to_owned() } else { String::new() };
-            write!(f, "{:<22} {:>22} {:>20}  {name:<8}", shown(&self.name), shown(&goodput), shown(&total))?;
+            write!(f, "{:<22} {:>24} {:>21}  {name:<8}", shown(&self.name), shown(&goodput), shown(&total))?;
             write!(f, " {:>6.2} {:>6.2} {:>7.2} {:>5.1}", end.user, end.system, end.wakeups, end.memory)?;
             match end.calls {
                 Some(calls) => {
