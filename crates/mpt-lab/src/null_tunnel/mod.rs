@@ -26,7 +26,7 @@ use mpt_linux::{
 };
 use mpt_proto::{
     crypto::aead::{AeadKey, Cipher, NONCE, TAG},
-    packet::SuperPacket,
+    packet::{ChecksumState, SuperPacket},
 };
 use std::{io, mem, net::SocketAddr, time::Duration};
 
@@ -137,24 +137,21 @@ impl End {
         if !self.out.takes(packet, room) {
             self.flush()?;
         }
-        let partial = is_left_partial(packet);
+        // With a seal, the transport checksum is left to the kernel of the receiver, which must know its place.
+        let partial = self.keys.is_some() && packet.checksum_is_partial() && join::is_joinable(packet.bytes());
+        let checksum = if partial { ChecksumState::Partial } else { ChecksumState::Final };
         for index in 0..packet.count() {
             let slot = self.out.slot(packet.len_of(index) + room);
             let (header, rest) = slot.split_at_mut(HEADER);
-            header[..4].fill(0);
+            header.copy_from_slice(&[0; HEADER]);
+            header[0] = partial.into();
             header[4..].copy_from_slice(&self.number.to_be_bytes());
+            let head = &mut rest[..packet.header_len()];
+            packet.write_header(index, head);
+            let payload = packet.finish_header(index, head, checksum);
             match &self.keys {
-                None => packet.write(index, rest),
-                Some(keys) => {
-                    let inner = &mut rest[..packet.len_of(index)];
-                    if partial {
-                        write_partial(packet, index, inner)
-                    } else {
-                        packet.write(index, inner)
-                    }
-                    header[0] = partial.into();
-                    keys.seal.seal(nonce(self.number), header, rest);
-                }
+                None => rest[packet.header_len()..].copy_from_slice(payload),
+                Some(keys) => keys.seal.seal(nonce(self.number), header, rest, payload),
             }
             self.number = self.number.wrapping_add(1);
         }
@@ -218,20 +215,6 @@ impl Batch {
         }
         &mut self.bytes[start..self.len]
     }
-}
-
-/// Returns true if the transport checksum is left to the kernel of the receiver, which must know its place.
-fn is_left_partial(packet: &SuperPacket) -> bool {
-    packet.checksum_is_partial() && join::is_joinable(packet.bytes())
-}
-
-/// Writes a packet without its transport checksum.
-fn write_partial(packet: &SuperPacket, index: usize, out: &mut [u8]) {
-    let header = packet.header_len();
-    let (head, payload) = out.split_at_mut(header);
-    packet.write_header(index, head);
-    let start = header + index * (packet.len_of(0) - header);
-    payload.copy_from_slice(&packet.bytes()[start..start + payload.len()]);
 }
 
 fn nonce(number: u32) -> [u8; NONCE] {
