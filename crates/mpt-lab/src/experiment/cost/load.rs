@@ -1,9 +1,9 @@
-//! What is sent through the tunnel, and the units in which its cost is counted.
+//! The load that a tunnel carries, and the units in which its cost is counted.
 
 use crate::traffic::iperf::{Iperf, IperfLoad};
 use std::{net::IpAddr, time::Duration};
 
-/// What is sent.
+/// The load that a tunnel carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CostLoad {
     /// One greedy TCP flow: Mbit/s, processor seconds per GB.
