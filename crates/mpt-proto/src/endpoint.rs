@@ -34,6 +34,7 @@ use crate::routes::Routes;
 use crate::server_list::{ServerList, ServerListEvent};
 use crate::servers::ServerEvent;
 use crate::sessions::SessionTable;
+use crate::spare::{COPY_BELOW, SpareBuffers};
 use crate::stats::EndpointStatus;
 use crate::time::Time;
 use crate::trace::TraceRecord;
@@ -66,7 +67,7 @@ pub struct Endpoint {
     blocked: BTreeSet<LinkId>,
     /// Peers that have events and were flushed since.
     eventful: Vec<usize>,
-    spare: Vec<Vec<u8>>,
+    spare: SpareBuffers,
     /// A peer's advertised addresses changed.
     remote_addresses_changed: bool,
     drops: Drops,
@@ -90,13 +91,8 @@ pub struct Endpoint {
     unknown_keys: UnknownKeys,
 }
 
-/// A TUN read shorter than this is copied: the queue's limit counts bytes, and a packet in a buffer of four times its
-/// length would use more memory than is counted.
-const COPY_BELOW: usize = 16_384;
 /// Peers that have ended their session and wait for [`Endpoint::poll_closed`].
 const MAX_CLOSED: usize = 64;
-/// Large buffers kept for reuse.
-const SPARE_BUFFERS: usize = 64;
 
 impl Endpoint {
     /// Makes an endpoint with plain peers. Its paths count as up until there is evidence against it.
@@ -127,7 +123,7 @@ impl Endpoint {
             narrow: BTreeMap::new(),
             blocked: BTreeSet::new(),
             eventful: Vec::new(),
-            spare: Vec::new(),
+            spare: SpareBuffers::default(),
             remote_addresses_changed: false,
             drops: Drops::default(),
             traced: false,
@@ -162,10 +158,10 @@ impl Endpoint {
 
     /// Takes the `len` bytes that the TUN device wrote to `buffer`. A large buffer is kept and replaced by another one.
     pub fn handle_inner(&mut self, now: Time, buffer: &mut Vec<u8>, len: usize, offload: Offload) {
-        let bytes = if len < COPY_BELOW { buffer[..len].to_vec() } else { self.exchange(buffer) };
+        let bytes = if len < COPY_BELOW { buffer[..len].to_vec() } else { self.spare.exchange(buffer) };
         if let Err((why, bytes)) = self.route(now, bytes, len, offload) {
             self.drops.count(why);
-            self.give_back(bytes);
+            self.spare.put(bytes);
         }
     }
 
@@ -295,7 +291,7 @@ impl Endpoint {
             self.note(index);
             self.update_servers(now, index);
         }
-        self.spare.truncate(SPARE_BUFFERS);
+        self.spare.trim();
         None
     }
 
@@ -427,19 +423,6 @@ impl Endpoint {
     fn split(&mut self, now: Time) -> (&mut [Peer], Turn<'_>) {
         let Self { peers, tx, tun, spare, sessions, routes, .. } = self;
         (peers, Turn { now, tx, tun, spare, sessions: sessions.as_mut(), routes })
-    }
-
-    fn exchange(&mut self, buffer: &mut Vec<u8>) -> Vec<u8> {
-        let size = buffer.len();
-        let mut other = self.spare.pop().unwrap_or_default();
-        other.resize(size, 0);
-        std::mem::replace(buffer, other)
-    }
-
-    fn give_back(&mut self, bytes: Vec<u8>) {
-        if bytes.len() >= COPY_BELOW && self.spare.len() < SPARE_BUFFERS {
-            self.spare.push(bytes);
-        }
     }
 }
 

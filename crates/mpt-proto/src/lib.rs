@@ -148,6 +148,7 @@ pub mod sched;
 mod server_list;
 mod servers;
 pub mod sessions;
+mod spare;
 pub mod stats;
 pub mod time;
 pub mod trace;

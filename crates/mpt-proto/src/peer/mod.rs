@@ -30,6 +30,7 @@ use crate::routes::{KnownSource, Routes};
 use crate::sched::Schedule;
 use crate::servers::{Availability, Server};
 use crate::sessions::SessionTable;
+use crate::spare::SpareBuffers;
 use crate::stats::{Ledger, PathTestOutcome, PeerStatus};
 use crate::time::Time;
 use crate::trace::TraceEvent;
@@ -88,7 +89,7 @@ pub struct Turn<'a> {
     /// Packets for the TUN device.
     pub tun: &'a mut Coalescer,
     /// Buffers that are free for reuse.
-    pub spare: &'a mut Vec<Vec<u8>>,
+    pub spare: &'a mut SpareBuffers,
     /// Keys and session indexes of this end; absent where no peer is native.
     pub sessions: Option<&'a mut SessionTable>,
     /// The peer of each inner address.

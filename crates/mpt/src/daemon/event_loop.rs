@@ -212,12 +212,19 @@ impl Driver {
     }
 
     fn read_tun(&mut self, now: Time) {
+        let mut bytes = 0;
         for _ in 0..MAX_TUN_READS {
             if !self.endpoint.has_room() {
                 return;
             }
+            if bytes >= MAX_TUN_BYTES {
+                break;
+            }
             match self.tun.read(&mut self.buffer) {
-                Ok(Some((offload, len))) => self.endpoint.handle_inner(now, &mut self.buffer, len, offload),
+                Ok(Some((offload, len))) => {
+                    bytes += len;
+                    self.endpoint.handle_inner(now, &mut self.buffer, len, offload);
+                }
                 Ok(None) => return,
                 Err(error) => {
                     self.tun_removed = error.raw_os_error() == Some(libc::EBADFD);
@@ -297,6 +304,8 @@ impl Driver {
 pub const TUN: Token = Token(0);
 /// The first socket's token; the others follow.
 const LINKS: u64 = 1_000;
-/// Super-packets that are read before they are sent: enough to fill a batch on each of several paths, few enough for
-/// the processor's cache.
-const MAX_TUN_READS: usize = 4;
+/// Packets that are read before they are sent: as many small ones as one send takes.
+const MAX_TUN_READS: usize = 64;
+/// Bytes that are read before they are sent: enough to fill a batch on each of several paths, few enough for the
+/// processor's cache.
+const MAX_TUN_BYTES: usize = 4 << 16;

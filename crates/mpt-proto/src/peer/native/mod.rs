@@ -318,7 +318,7 @@ impl Native {
             }
             FilterVerdict::Hold => {}
             FilterVerdict::Replace(older) => {
-                turn.spare.push(older.into_buffer());
+                turn.spare.put(older.into_buffer());
                 common.count_dropped(Dropped::Superseded, 1);
             }
         }

@@ -5,6 +5,7 @@ use crate::id::PathId;
 use crate::path::pmtu::Pmtu;
 use crate::path::sent_packets::{Outcome, Payload};
 use crate::repair::RetransmitQueue;
+use crate::spare::SpareBuffers;
 use crate::time::Time;
 use crate::trace::{LossCause, Trace};
 
@@ -16,7 +17,7 @@ pub(super) struct Outcomes<'a> {
     pub(super) retransmit: &'a mut RetransmitQueue,
     pub(super) trace: &'a mut Trace,
     /// Buffers that are free for reuse.
-    pub(super) spare: &'a mut Vec<Vec<u8>>,
+    pub(super) spare: &'a mut SpareBuffers,
     /// Losses that the size of a probe explains.
     pub(super) explained: u64,
 }
