@@ -170,7 +170,7 @@ fn the_clear_parts_and_the_payloads_of_the_handshake_have_the_documented_layout(
     assert_eq!(payload[8..12], ((clock % 1_000_000_000) as u32).to_be_bytes());
     for (hello, end) in [(&payload[12..], "initiator"), (&read.octets("response", "payload")[..], "responder")] {
         let run = read.octets("keys", &format!("{end}.run"));
-        let capabilities = [1, 8, 0, 0, 0, 0, 0, 0, 0, 3];
+        let capabilities = [1, 8, 0, 0, 0, 0, 0, 0, 0, 7];
         assert_eq!(hello, [&index(end)[..], &[1], &run, &[1, 3], &capabilities].concat());
     }
 }
@@ -233,7 +233,7 @@ fn every_sealed_datagram_opens_and_holds_the_frames_that_are_named() {
         assert_eq!(frames::describe(&body), read.text(section, "frames"), "{section}");
         opened += 1;
     }
-    assert_eq!(opened, 24);
+    assert_eq!(opened, 25);
     assert_eq!(open::<Aes256Gcm>(&key("to_responder"), 0, &read.octets("confirmation", "datagram")), []);
     let chacha = open::<ChaCha20Poly1305>(&key("to_responder"), 0, &read.octets("chacha20_poly1305", "datagram"));
     assert_eq!(chacha, read.octets("chacha20_poly1305", "body"));
