@@ -162,8 +162,8 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    /// Writes the header of the next datagram on `path` into `slot`, and seals the bytes behind it, then `tail`, for which
-    /// `slot` has room, as for the tag.
+    /// Writes the header of the next datagram on `path` into `slot`, and seals the bytes behind it, then `tail`. `slot`
+    /// has room for `tail` and for the tag.
     pub(super) fn seal(&mut self, now: Time, path: PathId, slot: &mut [u8], tail: &[u8]) -> Result<PathSeq, Dropped> {
         let session = self.current.as_mut().filter(|session| session.can_seal(now)).ok_or(Dropped::NoSession)?;
         let sent = &mut self.sent[usize::from(path.slot)];

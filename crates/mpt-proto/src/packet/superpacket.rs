@@ -30,7 +30,7 @@ pub const MAX_SUPER_PACKET: usize = 40 + 65_535;
 pub enum ChecksumState {
     /// That of the whole packet.
     Final,
-    /// The sum of the pseudo-header, as the kernel leaves it: whoever delivers the packet adds the rest.
+    /// The sum of the pseudo-header, as the kernel leaves it. The end that delivers the packet completes it.
     Partial,
 }
 

@@ -92,7 +92,7 @@ pub struct DataHeader {
     pub bucket: u16,
     /// The low 32 bits of its number in the bucket; [`crate::crypto::replay::expand`] restores the others.
     pub sequence: u32,
-    /// What is special about the packet.
+    /// The form of the packet.
     pub form: DataForm,
 }
 

@@ -7,7 +7,7 @@ use crate::classify::Class;
 use crate::deadline_index::DeadlineIndex;
 use crate::drops::Dropped;
 use crate::flow;
-use crate::inner::{Inner, deliver, is_pure_ack};
+use crate::inner::{Inner, LONGEST_ACK, deliver, is_pure_ack};
 use crate::packet::ip::Ip;
 use crate::packet::{ChecksumState, Coalescer, complete_tcp};
 use crate::peer::Turn;
@@ -86,7 +86,8 @@ impl Reordering {
     ) -> Result<(), Dropped> {
         let FlowSeq { bucket, sequence } = seq;
         let is_next = || self.buffers.get(&bucket).is_some_and(|buffer| buffer.next_number() == Some(sequence));
-        if checksum == ChecksumState::Partial && !is_next() {
+        // A rule may hold packets as short as an ACK.
+        if checksum == ChecksumState::Partial && (packet.len() <= LONGEST_ACK || !is_next()) {
             let mut complete = packet.to_vec();
             complete_tcp(&Ip::parse(packet)?, &mut complete);
             return self.handle(turn, inner, ledger, trace, seq, &complete, ChecksumState::Final, may_hold);
