@@ -5,7 +5,10 @@
 //! after its length in two bytes. The request applies to the first packet.
 
 use mpt_proto::packet::ip::{Ip, TCP, UDP, Version};
-use mpt_proto::packet::{Checksum, Coalescer, Merge, Offload, Segmentation, SegmentationKind, SuperPacket, checksum};
+use mpt_proto::packet::{
+    Checksum, ChecksumState, Coalescer, Merge, Offload, Segmentation, SegmentationKind, SuperPacket, checksum,
+    complete_tcp,
+};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -26,7 +29,16 @@ pub fn check(input: &[u8]) {
         pushed.iter_mut().for_each(|packet| fix_checksums(packet));
     }
     pushed.retain_mut(|packet| Ip::parse(packet).map(|ip| packet.truncate(ip.total)).is_ok());
-    check_merging(&pushed);
+    check_merging(&pushed, ChecksumState::Final);
+    pushed.retain_mut(|packet| {
+        let ip = Ip::parse(packet).expect("checked");
+        let is_segment = ip.has_tcp_header();
+        if is_segment {
+            complete_tcp(&ip, packet);
+        }
+        is_segment
+    });
+    check_merging(&pushed, ChecksumState::Partial);
 }
 
 /// Splits off a packet after its length, or the bytes that are left.
@@ -100,11 +112,11 @@ fn put(packet: &mut [u8], at: usize, value: u16) {
 
 type Flow = (IpAddr, IpAddr, u8, Option<(u16, u16)>);
 
-fn check_merging(pushed: &[Vec<u8>]) {
+fn check_merging(pushed: &[Vec<u8>], checksum: ChecksumState) {
     for merge in [Merge { tcp: true, udp: true }, Merge::default()] {
         let mut coalescer = Coalescer::new(merge);
         for packet in pushed {
-            coalescer.push(&Ip::parse(packet).expect("checked"), packet);
+            coalescer.push_with(&Ip::parse(packet).expect("checked"), packet, checksum);
         }
         coalescer.flush();
         let mut delivered = Vec::new();

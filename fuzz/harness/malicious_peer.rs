@@ -169,9 +169,12 @@ impl Harness {
                 let (bucket, number) = self.place(script);
                 let packet = inner_packet(pick(script, &[6, 17, 17, 253]), pick(script, &LENGTHS));
                 push_data(&mut self.body, bucket, number, &packet);
-                if kind & 0x80 != 0 {
-                    let at = self.body.len() - packet.len() - 9;
-                    self.body[at] |= 0x40;
+                let at = self.body.len() - packet.len() - 9;
+                match kind >> 6 {
+                    // It offers its headers as a context, or claims that its checksum is partial.
+                    2 => self.body[at] |= 0x40,
+                    3 => self.body[at] = 12,
+                    _ => {}
                 }
             }
             5 | 6 => {

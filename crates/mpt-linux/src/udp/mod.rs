@@ -21,7 +21,6 @@ mod handshake_filter;
 mod receive;
 mod send;
 
-pub use crate::sys::message::RECEIVE_BATCH;
 pub use dual_stack::DualStackSocket;
 pub use receive::{Receive, Received};
 pub use send::{Datagrams, SendStatus, Sent};

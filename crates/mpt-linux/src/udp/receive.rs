@@ -14,6 +14,10 @@ pub struct Receive {
     buffers: Vec<u8>,
     arrivals: [Arrival; RECEIVE_BATCH],
     count: usize,
+    /// Messages that the next call takes.
+    limit: usize,
+    /// The last call took as many messages as it could.
+    full: bool,
     /// The time of the last call.
     read_at: SystemTime,
 }
@@ -40,8 +44,24 @@ impl Receive {
             buffers: vec![0; RECEIVE_BATCH * BUFFER_LEN],
             arrivals: [Arrival::NONE; RECEIVE_BATCH],
             count: 0,
+            limit: RECEIVE_BATCH,
+            full: false,
             read_at: SystemTime::UNIX_EPOCH,
         }
+    }
+
+    /// Returns true if more messages may be pending than the last [`Socket::recv`] took.
+    pub fn may_have_more(&self) -> bool {
+        self.full
+    }
+
+    /// Notes the result of a call, and limits the next one to about [`BATCH_BYTES`] of messages as long as these: more
+    /// would leave the processor's cache before they are processed, and arrive out of turn with those of other sockets.
+    fn on_received(&mut self, count: usize) {
+        (self.count, self.full) = (count, count == self.limit);
+        let bytes: usize = self.arrivals[..count].iter().map(|arrival| arrival.len).sum();
+        let mean = bytes.checked_div(count).unwrap_or(0).max(1);
+        self.limit = (BATCH_BYTES / mean).clamp(MIN_BATCH, RECEIVE_BATCH);
     }
 
     /// Returns the messages of the last [`Socket::recv`], in order of arrival.
@@ -68,14 +88,16 @@ impl Default for Receive {
 
 impl Socket {
     /// Receives pending messages into `into`, replacing its contents, and returns their number: zero if there are none.
-    /// Fewer than sixteen mean that no more are pending.
     ///
     /// An error is that of an earlier send or of the interface; it is reported once, and the next call may succeed.
     pub fn recv(&mut self, into: &mut Receive) -> io::Result<usize> {
-        into.count = 0;
-        let buffers = into.buffers.chunks_exact_mut(BUFFER_LEN);
+        (into.count, into.full) = (0, false);
+        let buffers = into.buffers.chunks_exact_mut(BUFFER_LEN).take(into.limit);
         match message::receive(self.as_fd(), buffers, &mut into.arrivals) {
-            Ok(count) => (into.count, into.read_at) = (count, SystemTime::now()),
+            Ok(count) => {
+                into.read_at = SystemTime::now();
+                into.on_received(count);
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
@@ -83,6 +105,10 @@ impl Socket {
     }
 }
 
+/// Bytes that one call is to take: four messages that GRO filled.
+const BATCH_BYTES: usize = 4 << 16;
+/// Messages that one call takes at least.
+const MIN_BATCH: usize = 4;
 /// A longer wait is a step of the clock.
 const MAX_WAIT: Duration = Duration::from_millis(100);
 /// Larger than any UDP payload.

@@ -100,6 +100,11 @@ impl Ip {
         Some((u16::from_be_bytes([ports[0], ports[1]]), u16::from_be_bytes([ports[2], ports[3]])))
     }
 
+    /// Returns true for a TCP segment with room for the fixed header.
+    pub fn has_tcp_header(&self) -> bool {
+        self.protocol == TCP && !self.fragment && self.total >= self.transport + 20
+    }
+
     /// Returns true for a TCP segment with the ACK flag only and no data.
     pub fn is_pure_ack(&self, bytes: &[u8]) -> bool {
         if self.protocol != TCP || self.fragment {

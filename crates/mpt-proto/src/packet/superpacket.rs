@@ -189,9 +189,11 @@ impl SuperPacket {
         payload
     }
 
-    /// Returns true if the checksum of its packets is that of TCP, and can be left to the receiver.
+    /// Returns true if the checksum of its packets is that of TCP, and can be left to the receiver. It cannot with IPv4
+    /// options: a source route has another destination than the header, which the sum of the pseudo-header includes.
     pub fn has_partial_tcp_checksum(&self) -> bool {
-        self.ip.protocol == TCP && self.checksum.is_some() && self.header < self.ip.total
+        let has_options = self.ip.version == Version::V4 && self.ip.transport > 20;
+        self.ip.protocol == TCP && !has_options && self.checksum.is_some() && self.header < self.ip.total
     }
 
     /// Returns the buffer.

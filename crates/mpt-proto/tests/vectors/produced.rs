@@ -14,7 +14,8 @@ use mpt_proto::crypto::keys::{KeyPair, PresharedKey};
 use mpt_proto::crypto::replay;
 use mpt_proto::drops::Drops;
 use mpt_proto::header_compression::{Compressor, HeaderForm};
-use mpt_proto::packet::{Offload, SuperPacket};
+use mpt_proto::packet::ip::Ip;
+use mpt_proto::packet::{Offload, SuperPacket, checksum};
 use mpt_proto::path::{LinkId, PathId, PathSeq};
 use mpt_proto::queue::{Aqm, InnerPacket, Queue};
 use mpt_proto::repair::FlowSeq;
@@ -308,8 +309,12 @@ fn data(one: &mut impl FnMut(&str, &str, &Frame<'_>)) {
     one("data", "data bucket 291 sequence 1164413185 offers 0", &complete);
     let offer = of(0x0123, 0x4567_8902, DataForm::OffersContext);
     one("data_offers_context", "data bucket 291 sequence 1164413186 offers 1", &offer);
-    let partial = of(0x0123, 0x4567_8904, DataForm::PartialChecksum);
-    one("data_partial_checksum", "data bucket 291 sequence 1164413188 partial checksum", &partial);
+    let mut unfinished = packet.clone();
+    let pseudo = Ip::parse(&packet).unwrap().pseudo_sum(packet.len() - 20);
+    unfinished[36..38].copy_from_slice(&checksum::fold(pseudo).to_be_bytes());
+    let header = DataHeader { bucket: 0x0123, sequence: 0x4567_8904, form: DataForm::PartialChecksum };
+    let partial = Frame::Data(DataFrame { header, packet: &unfinished });
+    one("data_partial_checksum", "data bucket 291 sequence 1164413188 partial checksum 14c8", &partial);
     let compressed = CompressedFrame {
         bucket: 0x0123,
         sequence: 0x4567_8903,

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use mpt_linux::Error;
 use mpt_linux::reactor::Clock;
-use mpt_linux::udp::{Datagrams, RECEIVE_BATCH, Receive, SendStatus, Socket, SocketSpec};
+use mpt_linux::udp::{Datagrams, Receive, SendStatus, Socket, SocketSpec};
 use mpt_proto::drops::Dropped;
 use mpt_proto::endpoint::{Endpoint, RecvMeta};
 use mpt_proto::path::LinkId;
@@ -170,7 +170,7 @@ impl Link {
     /// Receives up to one batch of messages and passes them to the endpoint. Returns true if more may be pending.
     pub fn receive(&mut self, now: Time, clock: Clock, buffers: &mut Receive, endpoint: &mut Endpoint) -> bool {
         match self.socket.recv(buffers) {
-            Ok(count) => {
+            Ok(_) => {
                 let read_at = clock.now();
                 for message in buffers.iter_mut() {
                     let received = RecvMeta {
@@ -182,7 +182,7 @@ impl Link {
                     };
                     endpoint.handle_datagrams(now, &received, message.bytes);
                 }
-                count == RECEIVE_BATCH
+                buffers.may_have_more()
             }
             Err(error) => {
                 tracing::debug!(link = self.id.0, %error, "receive");

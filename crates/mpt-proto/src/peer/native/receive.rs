@@ -257,7 +257,7 @@ impl Native {
             packet = &marked;
         }
         let checksum = match data.header.form {
-            DataForm::PartialChecksum if ip.sequence(packet).is_some() => ChecksumState::Partial,
+            DataForm::PartialChecksum if ip.has_tcp_header() => ChecksumState::Partial,
             DataForm::PartialChecksum => return Err(Dropped::Malformed),
             DataForm::Complete | DataForm::OffersContext => ChecksumState::Final,
         };

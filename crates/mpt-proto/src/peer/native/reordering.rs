@@ -71,7 +71,7 @@ impl Reordering {
 
     /// Takes a packet, and delivers every packet of its bucket that is in order now. A pure ACK does not wait for the
     /// packets before it: the next ACK of its flow supersedes it. Without `may_hold`, a packet that would be held is
-    /// dropped. A packet with a partial checksum that is not delivered at once gets the final one.
+    /// dropped. A packet with a partial checksum gets the final one, unless it is the next of its bucket.
     #[expect(clippy::too_many_arguments, reason = "the parts of a peer that a packet touches")]
     pub(super) fn handle(
         &mut self,

@@ -39,7 +39,13 @@ fn one(kind: u8, b: &[u8]) -> Option<String> {
         0x08 => format!("control{}", values(b)),
         0x09 => format!("close {} {}", of(0..2), str::from_utf8(&b[2..]).unwrap()),
         0x0a => format!("compressed bucket {} sequence {} reference {}", of(0..2), of(2..6), b[6]),
-        0x0c => format!("data bucket {} sequence {} partial checksum", of(0..2), of(2..6)),
+        0x0c => {
+            // The sum of the pseudo-header: addresses, protocol and length of the segment.
+            let words = |range: std::ops::Range<usize>| b[range].chunks(2).map(number).sum::<u64>();
+            let sum = words(18..26) + 6 + (b.len() - 26) as u64;
+            assert_eq!(of(42..44), (sum & 0xffff) + (sum >> 16));
+            format!("data bucket {} sequence {} partial checksum {:04x}", of(0..2), of(2..6), of(42..44))
+        }
         0x0b if b[0] == 0 => format!("context known bucket {} sequence {}", of(1..3), of(3..7)),
         0x0b if b[0] == 1 => format!("context unknown bucket {} reference {}", of(1..3), b[3]),
         _ => return None,
