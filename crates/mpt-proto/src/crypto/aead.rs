@@ -99,10 +99,18 @@ impl AeadKey {
         self.cipher
     }
 
-    /// Seals a text into `slot`, followed by its tag: first what `slot` contains, in place, then `tail`, which needs no
-    /// copy before it. Panics if `slot` has no room for `tail` and the tag.
+    /// Seals a text into `slot`, followed by its tag: first what `slot` contains, in place, then `tail`, which AES
+    /// reads where it is. Panics if `slot` has no room for `tail` and the tag.
     pub fn seal(&self, nonce: [u8; NONCE], associated: &[u8], slot: &mut [u8], tail: &[u8]) {
-        self.inner.seal(nonce, associated, slot, tail);
+        match self.cipher {
+            Cipher::Aes256Gcm => self.inner.seal(nonce, associated, slot, tail),
+            // aws-lc-rs takes four times as long for a text of ChaCha20-Poly1305 that is elsewhere.
+            Cipher::ChaCha20Poly1305 => {
+                let end = slot.len() - TAG;
+                slot[end - tail.len()..end].copy_from_slice(tail);
+                self.inner.seal(nonce, associated, slot, &[]);
+            }
+        }
     }
 
     /// Opens `sealed`, a body and its tag, in place and returns the body. After a failure its content is undefined.
