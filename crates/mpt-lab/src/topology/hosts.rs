@@ -113,8 +113,8 @@ fn allow_cubic() -> Result<()> {
 /// twice the bytes; the default of 6 MB would limit the measurement.
 const BUFFERS: &str = "4096 131072 33554432";
 
-/// Changes the offloads of every interface, in the words of `ethtool -K`, if there are any. Binds the receive
-/// processing of a flow to one of the processors that this process may use.
+/// Passes `offloads` as arguments to `ethtool -K` for every interface, unless it is empty. Binds the receive processing
+/// of a flow to one of the processors that this process may use.
 pub(super) fn set_interfaces(netns: &Netns, offloads: &str) -> Result<()> {
     let cpus = processor_mask(thread::available_parallelism().map_or(1, usize::from));
     netns.sh(&format!("cpus={cpus}; offloads='{offloads}'{SET_INTERFACES}")).map(drop)

@@ -87,8 +87,8 @@ impl Inner {
 }
 
 impl InnerSink<'_> {
-    /// Delivers a packet, or holds it until a rule releases it. Only a packet longer than
-    /// [`LONGEST_ACK`] may have a partial checksum: no rule holds it.
+    /// Delivers a packet, or holds it until a rule releases it. Only a TCP segment longer than [`LONGEST_ACK`] may
+    /// have a partial checksum: no rule holds it.
     pub fn deliver(&mut self, packet: &[u8], checksum: ChecksumState) {
         let ip = Ip::parse(packet).expect("checked on arrival");
         let shaped = ip.protocol == UDP && self.inner.tuning.has(Heuristic::UdpShaper);

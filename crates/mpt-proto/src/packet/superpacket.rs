@@ -1,9 +1,10 @@
 //! A super-packet: one read of the TUN device, with up to 64 KiB of one flow.
 //!
-//! Its packets are segmented only when they are sent, directly into the datagram, so a byte of payload is copied once
-//! between the TUN device and the socket, and a retransmission segments the packet again. Segmentation follows that of
-//! a network card: IP lengths, IP identification and TCP sequence numbers advance, FIN and PSH stay on the last
-//! segment, CWR on the first.
+//! Its packets are segmented only when they are sent, directly into the datagram. So a byte of payload is read once
+//! between the TUN device and the socket, by the copy or by the seal. A retransmission segments the packet again.
+//!
+//! Segmentation follows that of a network card: IP lengths, IP identification and TCP sequence numbers advance, FIN and
+//! PSH stay on the last segment, CWR on the first.
 
 use super::ip::{Ip, TCP, UDP, Version};
 use super::mark::Mark;

@@ -82,7 +82,7 @@ impl HeaderCompression {
         }
     }
 
-    /// Puts a packet together, in a buffer that [`Self::take_back`] takes.
+    /// Puts a packet together, in a buffer that [`Self::recycle`] takes back.
     pub fn expand(&mut self, compressed: &CompressedFrame<'_>) -> Result<Vec<u8>, Dropped> {
         let CompressedFrame { bucket, sequence, reference, rest } = *compressed;
         let mut packet = std::mem::take(&mut self.spare);
