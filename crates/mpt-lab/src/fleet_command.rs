@@ -1,7 +1,7 @@
 //! `mpt-lab fleet`.
 
-use clap::Args;
-use mpt_lab::fleet::{Churn, Fleet};
+use clap::{Args, ValueEnum};
+use mpt_lab::fleet::{Churn, Fleet, Routing};
 use mpt_sim::seed::Seed;
 use std::{error::Error, path::PathBuf, time::Duration};
 
@@ -11,6 +11,9 @@ pub(crate) struct FleetArgs {
     /// Number of sites.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u8).range(1..=200))]
     sites: u8,
+    /// Routing daemon of the routers.
+    #[arg(long, value_enum, default_value_t = Router::Bird)]
+    router: Router,
     /// Number of deaths.
     #[arg(long, default_value_t = 3)]
     deaths: usize,
@@ -26,12 +29,22 @@ pub(crate) struct FleetArgs {
     seed: u64,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+enum Router {
+    Bird,
+    Frr,
+}
+
 /// Kills the servers one after the other, or runs the churn.
 pub(crate) fn run(args: &FleetArgs) -> Result<(), Box<dyn Error>> {
     let sites = args.sites.into();
+    let routing = match args.router {
+        Router::Bird => Routing::Bird,
+        Router::Frr => Routing::Frr,
+    };
     match args.churn {
-        Some(length) => churn(&Churn { sites, length, seed: Seed(args.seed) }),
-        None => deaths(&Fleet { sites, deaths: args.deaths, ..Fleet::default() }, args),
+        Some(length) => churn(&Churn { sites, length, seed: Seed(args.seed), routing }),
+        None => deaths(&Fleet { sites, deaths: args.deaths, routing, ..Fleet::default() }, args),
     }
 }
 

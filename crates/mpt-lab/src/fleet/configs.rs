@@ -87,3 +87,32 @@ pub fn bird_of_router(router: usize) -> String {
     }
     text
 }
+
+/// Returns the configuration of FRR on a router.
+pub fn frr_of_router(router: usize) -> String {
+    let mut text = format!(
+        "bfd\n profile fast\n  transmit-interval 100\n  receive-interval 100\n  detect-multiplier 3\n!\n\
+         router bgp 65010\n bgp router-id 10.88.0.{router}\n"
+    );
+    for server in (0..SERVERS).map(Server) {
+        let address = server.inner();
+        writeln!(text, " neighbor {address} remote-as 65010\n neighbor {address} bfd profile fast")
+            .expect("a string takes everything");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_router_with_frr_is_that_of_the_guide() {
+        let guide = include_str!("../../../../docs/guide/fleet.md");
+        let block = guide.split("```frr\n").nth(2).and_then(|rest| rest.split("```").next()).expect("a second block");
+        // The guide has two servers.
+        let third = Server(2).inner();
+        let expected: String = frr_of_router(1).split_inclusive('\n').filter(|line| !line.contains(&third)).collect();
+        assert_eq!(block, expected);
+    }
+}

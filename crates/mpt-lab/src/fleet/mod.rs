@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   site 1..N ==== internet ---- server 1..3 ---- lan ---- router 1, 2 ---- core ---- centre
-//!                                mpt, mpt-fleet, etcd, BIRD       BIRD
+//!                                mpt, mpt-fleet, etcd, BIRD       BIRD or FRR
 //! ```
 
 mod churn;
@@ -22,6 +22,7 @@ use crate::error::{LabError, Result};
 pub use churn::{Churn, ChurnReport};
 use probe::Probe;
 pub use result::{Death, FleetResult, SiteGap};
+pub use world::Routing;
 use world::{Server, World};
 
 /// Parameters of the demonstration.
@@ -33,11 +34,13 @@ pub struct Fleet {
     pub deaths: usize,
     /// Time between a death and the return of the server, and between that and the next death.
     pub pause: Duration,
+    /// The routing daemon of the routers.
+    pub routing: Routing,
 }
 
 impl Default for Fleet {
     fn default() -> Self {
-        Self { sites: 20, deaths: world::SERVERS, pause: Duration::from_secs(8) }
+        Self { sites: 20, deaths: world::SERVERS, pause: Duration::from_secs(8), routing: Routing::Bird }
     }
 }
 
@@ -48,7 +51,7 @@ impl Fleet {
     /// A program is missing or fails, or something does not become ready within a minute.
     pub fn run(&self, report: &mut dyn FnMut(&str)) -> Result<FleetResult> {
         report("building namespaces, starting etcd");
-        let mut world = World::build(self.sites)?;
+        let mut world = World::build(self.sites, self.routing)?;
         world.start_servers()?;
         report("admitting the sites");
         world.admit_sites()?;

@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::configs;
-use super::world::{ROUTERS, SERVERS, Server, TIMEOUT, USER, World};
+use super::world::{ROUTERS, Routing, SERVERS, Server, TIMEOUT, USER, World};
 use crate::error::{Context as _, LabError, Result, run};
 use crate::topology::Netns;
 use crate::tunnel;
@@ -23,7 +23,7 @@ pub enum Kind {
     Fleet,
     /// `mpt`.
     Tunnel,
-    /// The routing daemon.
+    /// BIRD, or a daemon of FRR on a router.
     Bird,
 }
 
@@ -47,7 +47,7 @@ impl Kind {
             Self::Etcd => "etcd.log",
             Self::Fleet => "fleet.log",
             Self::Tunnel => "mpt.log",
-            Self::Bird => "bird.log",
+            Self::Bird => "routing.log",
         }
     }
 }
@@ -102,8 +102,35 @@ impl World {
         for number in 1..=ROUTERS {
             let host = format!("router{number}");
             fs::create_dir_all(self.path(&host, "")).context("a folder")?;
-            let command = self.bird(&self.routers[number - 1], &host, &configs::bird_of_router(number))?;
+            match self.routing {
+                Routing::Bird => {
+                    let command = self.bird(&self.routers[number - 1], &host, &configs::bird_of_router(number))?;
+                    self.spawn(&host, command, Kind::Bird)?;
+                }
+                Routing::Frr => self.start_frr(number)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the daemons of FRR on a router. zebra writes the kernel's routes; the others are its clients.
+    fn start_frr(&mut self, router: usize) -> Result<()> {
+        let host = format!("router{router}");
+        let folder = self.path(&host, "frr");
+        fs::create_dir_all(&folder).context("a folder")?;
+        let config = self.write(&host, "frr/frr.conf", &configs::frr_of_router(router))?;
+        // The daemons change to the user of their package before they read the file.
+        run(Command::new("chown").args(["-R", "frr:frr"]).arg(&folder))?;
+        let socket = folder.join("zebra.socket");
+        for program in FRR {
+            let mut command = self.routers[router - 1].command(&format!("{FRR_PROGRAMS}/{program}"));
+            command.arg("-f").arg(&config).arg("-z").arg(&socket).arg("--vty_socket").arg(&folder);
+            command.arg("-i").arg(folder.join(format!("{program}.pid"))).args(["-P", "0", "--log", "stdout"]);
+            if program == "bfdd" {
+                command.arg("--bfdctl").arg(folder.join("bfdd.socket"));
+            }
             self.spawn(&host, command, Kind::Bird)?;
+            self.wait("zebra", |_| socket.exists())?;
         }
         Ok(())
     }
@@ -249,6 +276,11 @@ impl World {
         Ok(())
     }
 }
+
+/// The daemons of FRR on a router, in the order of their start.
+const FRR: [&str; 3] = ["zebra", "bfdd", "bgpd"];
+/// Their folder, which no search path contains.
+pub(super) const FRR_PROGRAMS: &str = "/usr/lib/frr";
 
 impl Drop for World {
     fn drop(&mut self) {

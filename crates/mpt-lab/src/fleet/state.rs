@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::world::{SERVERS, Server, World};
+use super::world::{Routing, SERVERS, Server, World};
 use crate::error::{Result, run};
 use crate::topology::Netns;
 
@@ -49,9 +49,13 @@ impl World {
         Ok(parse_routes(&self.servers[server.0].sh("ip route show table 77 2>/dev/null || true")?, "metric"))
     }
 
-    /// Returns the routes of a router that BIRD made, with their next hops.
+    /// Returns the routes of a router that it learned, with their next hops.
     pub fn learned_routes(&self, router: usize) -> Result<Routes> {
-        Ok(parse_routes(&self.routers[router].sh("ip route show proto bird")?, "via"))
+        let protocol = match self.routing {
+            Routing::Bird => "bird",
+            Routing::Frr => "bgp",
+        };
+        Ok(parse_routes(&self.routers[router].sh(&format!("ip route show proto {protocol}"))?, "via"))
     }
 
     /// Runs `etcdctl` at the first server.

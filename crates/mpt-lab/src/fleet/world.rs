@@ -2,12 +2,12 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt as _, chown};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::programs::{Kind, Program};
+use super::programs::{FRR_PROGRAMS, Kind, Program};
 use crate::error::{Context as _, LabError, Result, require, run};
 use crate::topology::{Folder, Netns, Topology};
 use crate::tunnel;
@@ -41,6 +41,15 @@ impl Server {
     }
 }
 
+/// The routing daemon of the routers. That of the servers is BIRD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Routing {
+    /// BIRD 2.
+    Bird,
+    /// FRR.
+    Frr,
+}
+
 /// All hosts. Dropping this ends their programs.
 pub struct World {
     internet: Netns,
@@ -55,15 +64,20 @@ pub struct World {
     pub(super) site_keys: Vec<String>,
     pub(super) server_keys: Vec<String>,
     pub(super) programs: Vec<Program>,
+    /// The routing daemon of the routers.
+    pub(super) routing: Routing,
 }
 
 impl World {
     /// Builds the hosts and their links, and makes their keys.
-    pub fn build(sites: usize) -> Result<Self> {
+    pub fn build(sites: usize, routing: Routing) -> Result<Self> {
         if !nix::unistd::geteuid().is_root() {
             return Err(LabError::NotRoot);
         }
         ["etcd", "etcdctl", "bird"].into_iter().try_for_each(require)?;
+        if routing == Routing::Frr && !Path::new(FRR_PROGRAMS).join("bgpd").exists() {
+            return Err(LabError::Missing { tool: "FRR".into(), package: "frr".into() });
+        }
         let name = Topology::unique_name();
         let host = |host: &str| Netns::create(&format!("{name}-{host}"));
         let hosts = |kind: &str, count: usize| {
@@ -81,6 +95,7 @@ impl World {
             site_keys: Vec::new(),
             server_keys: Vec::new(),
             programs: Vec::new(),
+            routing,
         };
         world.connect()?;
         world.site_keys = (0..sites).map(|site| world.make_key(&format!("site{}", site + 1))).collect::<Result<_>>()?;

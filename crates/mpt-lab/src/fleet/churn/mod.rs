@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use mpt_sim::seed::Seed;
 
 use super::programs::Kind;
-use super::world::{SERVERS, Server, World};
+use super::world::{Routing, SERVERS, Server, World};
 use crate::error::{LabError, Result};
 use connections::Connections;
 use event::{Event, KEPT_SITES};
@@ -30,6 +30,8 @@ pub struct Churn {
     pub length: Duration,
     /// Seed of the schedule.
     pub seed: Seed,
+    /// The routing daemon of the routers.
+    pub routing: Routing,
 }
 
 impl Churn {
@@ -45,7 +47,7 @@ impl Churn {
             return Err(LabError::Failed { command: format!("churn with {} sites", self.sites), message });
         }
         progress("building namespaces, starting all programs");
-        let mut world = World::build(self.sites)?;
+        let mut world = World::build(self.sites, self.routing)?;
         world.start_servers()?;
         world.admit_sites()?;
         world.start_sites()?;
