@@ -65,6 +65,8 @@ pub struct Endpoint {
     narrow: BTreeMap<usize, usize>,
     /// Links whose socket is full.
     blocked: BTreeSet<LinkId>,
+    /// Peers that were flushed while a link was full, and have something to send on it.
+    stalled: BTreeSet<usize>,
     /// Peers that have events and were flushed since.
     eventful: Vec<usize>,
     spare: SpareBuffers,
@@ -122,6 +124,7 @@ impl Endpoint {
             crowded: BTreeSet::new(),
             narrow: BTreeMap::new(),
             blocked: BTreeSet::new(),
+            stalled: BTreeSet::new(),
             eventful: Vec::new(),
             spare: SpareBuffers::default(),
             remote_addresses_changed: false,
@@ -240,14 +243,10 @@ impl Endpoint {
 
     /// The buffer of a link's socket is full, or has room again.
     pub fn handle_blocked(&mut self, link: LinkId, blocked: bool) {
-        let changed = if blocked { self.blocked.insert(link) } else { self.blocked.remove(&link) };
-        if !changed {
-            return;
-        }
-        for index in 0..self.peers.len() {
-            if self.peers[index].is_busy_on(link) {
-                self.ready.mark(index);
-            }
+        if blocked {
+            self.blocked.insert(link);
+        } else if self.blocked.remove(&link) {
+            std::mem::take(&mut self.stalled).into_iter().for_each(|peer| self.ready.mark(peer));
         }
     }
 
@@ -286,6 +285,9 @@ impl Endpoint {
             let Some(index) = self.ready.pop_dirty() else { break };
             let Self { peers, tx, tun, spare, sessions, blocked, routes, .. } = self;
             peers[index].flush(&mut Turn { now, tx, tun, spare, sessions: sessions.as_mut(), routes }, blocked);
+            if self.blocked.iter().any(|link| self.peers[index].is_busy_on(*link)) {
+                self.stalled.insert(index);
+            }
             self.moderation.on_flush(self.peers[index].wake_interval(now));
             self.ready.set_deadline(index, self.peers[index].next_deadline());
             self.note(index);

@@ -181,3 +181,19 @@ fn a_path_added_over_a_full_socket_waits_for_it() {
     endpoint.handle_blocked(LinkId(0), false);
     assert!(endpoint.poll_transmit(Time::START).is_some());
 }
+
+#[test]
+fn a_peer_that_waits_for_a_full_socket_sends_after_another_one_was_removed() {
+    let mut endpoint = Endpoint::new(Time::START, &Config { peers: Vec::new(), ..config(0, &[]) });
+    for (name, network) in [("first", "198.18.0.0/15"), ("second", "0.0.0.0/0")] {
+        let networks = vec![network.parse().unwrap()];
+        let peer = PeerConfig { name: name.into(), networks, probe: None, ..config(0, &[1]).peers[0].clone() };
+        endpoint.add_peer(Time::START, &peer);
+    }
+    endpoint.handle_blocked(LinkId(0), true);
+    endpoint.handle_inner(Time::START, &mut numbered(1, 100), 100, Offload::default());
+    assert!(endpoint.poll_transmit(Time::START).is_none());
+    endpoint.remove_peer("first").unwrap();
+    endpoint.handle_blocked(LinkId(0), false);
+    assert!(endpoint.poll_transmit(Time::START).is_some());
+}

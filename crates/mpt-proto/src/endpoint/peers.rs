@@ -251,6 +251,7 @@ impl Endpoint {
         self.crowded.remove(&index);
         self.narrow.remove(&index);
         self.available.remove(&index);
+        self.stalled.remove(&index);
         self.eventful.retain(|peer| *peer != index);
     }
 
@@ -271,7 +272,7 @@ impl Endpoint {
         if peer.sources().next().is_some() {
             self.sources.values_mut().filter(|(peer, _)| *peer == from).for_each(|(peer, _)| *peer = to);
         }
-        for set in [&mut self.crowded, &mut self.available] {
+        for set in [&mut self.crowded, &mut self.available, &mut self.stalled] {
             if set.remove(&from) {
                 set.insert(to);
             }
