@@ -27,3 +27,4 @@ pub mod topology;
 pub mod traffic;
 pub mod tunnel;
 pub mod wire;
+pub mod worker_cost;

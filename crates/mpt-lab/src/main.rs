@@ -17,6 +17,7 @@ use mpt_lab::{
     topology::{self, Family, Host, Topology},
     tunnel::{Layout, inner_address},
     wire::{Pair, Remote, Report, Wire},
+    worker_cost::{self, WorkersOutcome, WorkersPlan},
 };
 use mpt_sim::{link::PathSpec, seed::Seed};
 use progress_bar::ProgressBar;
@@ -136,6 +137,24 @@ enum Command {
         /// Seconds for which the sessions are kept when all have one.
         #[arg(long, default_value_t = 20)]
         seconds: u64,
+        /// Threads of the server that move packets.
+        #[arg(long, default_value_t = 1)]
+        workers: u8,
+    },
+    /// Measures a server with several busy peers, with one worker and with two.
+    Workers {
+        /// Peers, each with one flow.
+        #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=100))]
+        peers: u8,
+        /// Numbers of workers to compare.
+        #[arg(long, value_delimiter = ',', default_value = "1,2", value_parser = clap::value_parser!(u8).range(1..=16))]
+        workers: Vec<u8>,
+        /// Seconds for each measurement.
+        #[arg(long, default_value_t = 5)]
+        seconds: u64,
+        /// Rounds, in which the numbers take turns.
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
     },
     /// Measures a TCP flow through the tunnel during a flood of invalid handshakes.
     Flood {
@@ -217,7 +236,13 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
             let mut print = |row: &flood::FloodResult| println!("{row}");
             flood::run(&path, Duration::from_secs(seconds), &mut print).map_err(Into::into)
         }
-        Command::Sites { count, known, rate, seconds } => sites(count, known, rate, Duration::from_secs(seconds)),
+        Command::Sites { count, known, rate, seconds, workers } => {
+            let (limit, rest) = (Duration::from_secs(300), Duration::from_secs(seconds));
+            sites(&mpt_lab::sites::SitesPlan { count, known, rate, limit, rest, workers })
+        }
+        Command::Workers { peers, workers, seconds, rounds } => {
+            compare_workers(&WorkersPlan { peers, workers, time: Duration::from_secs(seconds), rounds })
+        }
         Command::Cost(args) => cost::run(&args),
         Command::NullTunnel { device, local, remote, sealed } => {
             NullTunnel { device, local, remote, sealed }.run().map_err(Into::into)
@@ -231,10 +256,28 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
     }
 }
 
-fn sites(count: usize, known: usize, rate: usize, rest: Duration) -> Result<(), Box<dyn Error>> {
+fn sites(plan: &mpt_lab::sites::SitesPlan) -> Result<(), Box<dyn Error>> {
     let program = mpt_lab::tunnel::program().ok_or(mpt_lab::error::LabError::NoTunnel)?;
-    let plan = mpt_lab::sites::SitesPlan { count, known, rate, limit: Duration::from_secs(300), rest };
-    println!("{}", mpt_lab::sites::run(&program, &plan)?);
+    println!("{}", mpt_lab::sites::run(&program, plan)?);
+    Ok(())
+}
+
+fn compare_workers(plan: &WorkersPlan) -> Result<(), Box<dyn Error>> {
+    let program = mpt_lab::tunnel::program().ok_or(mpt_lab::error::LabError::NoTunnel)?;
+    let outcomes = worker_cost::run(&program, plan, &mut |outcome| println!("{outcome}"))?;
+    for up in [false, true] {
+        let direction = if up { "up" } else { "down" };
+        for workers in &plan.workers {
+            let of = |outcome: &&WorkersOutcome| outcome.up == up && outcome.workers == *workers;
+            let mut capacities: Vec<_> = outcomes.iter().filter(of).map(|outcome| outcome.capacity).collect();
+            capacities.sort_unstable_by(f64::total_cmp);
+            let [Some(least), Some(most)] = [capacities.first(), capacities.last()] else { continue };
+            let (median, n) = (capacities[capacities.len() / 2], capacities.len());
+            println!(
+                "{direction}, {workers} workers, n = {n}: {median:.0} ({least:.0} to {most:.0}) Mbit per s of the busiest thread"
+            );
+        }
+    }
     Ok(())
 }
 

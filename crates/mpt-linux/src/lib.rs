@@ -1,6 +1,7 @@
 //! Linux I/O of the tunnel: TUN devices, UDP sockets, rtnetlink and the event loop's reactor.
 //!
-//! Everything here is synchronous, single-threaded and non-blocking. [`Tun`] reads and writes inner packets, many per
+//! Everything here is synchronous and non-blocking, and nothing but a [`Waker`] is shared by threads.
+//! [`Tun`] reads and writes inner packets, many per
 //! call where the kernel supports it; [`udp::Socket`] sends and receives batches of datagrams; [`netlink`] queries and
 //! changes links, addresses, routes and rules, and reports changes by others; [`Reactor`] waits for all of them, for
 //! signals and for a deadline, and owns the only clock of the tunnel; [`clock`] reads whether the host's is kept right;
@@ -23,7 +24,9 @@ pub mod suspend;
 mod sys;
 pub mod tun;
 pub mod udp;
+mod waker;
 
 pub use error::Error;
 pub use reactor::Reactor;
 pub use tun::Tun;
+pub use waker::Waker;

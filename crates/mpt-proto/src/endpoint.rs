@@ -16,6 +16,7 @@ mod initiations;
 mod peers;
 mod servers;
 mod unknown_keys;
+mod workers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -43,7 +44,9 @@ use crate::wake::WakeReason;
 use crate::wire::native::{Header, SessionIndex};
 use initiations::Initiations;
 use unknown_keys::UnknownKeys;
-pub use unknown_keys::{MAX_QUESTIONS, MAX_REFUSED_KEYS, QUESTION_TIME, REFUSED_TIME, UnknownKey};
+pub use unknown_keys::{MAX_QUESTIONS, MAX_REFUSED_KEYS, QUESTION_TIME, Question, REFUSED_TIME, UnknownKey};
+pub use workers::Handover;
+use workers::OtherWorkers;
 
 /// One end of a tunnel.
 #[derive(Debug)]
@@ -91,6 +94,10 @@ pub struct Endpoint {
     initiations: Initiations,
     /// Initiations of keys that no peer has.
     unknown_keys: UnknownKeys,
+    /// Peers at other workers, and what goes there.
+    others: OtherWorkers,
+    /// Something has happened that the caller polls for, other than datagrams and packets.
+    has_news: bool,
 }
 
 /// Peers that have ended their session and wait for [`Endpoint::poll_closed`].
@@ -116,6 +123,8 @@ impl Endpoint {
             names: HashMap::new(),
             initiations: Initiations::default(),
             unknown_keys: UnknownKeys::default(),
+            others: OtherWorkers::default(),
+            has_news: false,
             sources: HashMap::new(),
             tx: TxQueue::default(),
             tun: Coalescer::new(config.merge),
@@ -154,9 +163,10 @@ impl Endpoint {
     }
 
     /// Returns true if inner packets are accepted. False while the queues of all peers are full: the TUN device's queue
-    /// is shared, so a single peer with a full queue loses packets and does not block the others.
+    /// is shared, so a single peer with a full queue loses packets and does not block the others, nor those at other
+    /// workers.
     pub fn has_room(&self) -> bool {
-        self.crowded.len() < self.peers.len().max(1)
+        self.crowded.len() < self.peers.len().max(1) || self.others.has_any()
     }
 
     /// Takes the `len` bytes that the TUN device wrote to `buffer`. A large buffer is kept and replaced by another one.
@@ -197,7 +207,9 @@ impl Endpoint {
             *last = Some((session, peer));
             let (peers, mut turn) = self.split(now);
             peers[peer].handle_sealed(&mut turn, received, datagram);
-            self.remote_addresses_changed |= self.peers[peer].take_remote_addresses_changed();
+            if self.peers[peer].take_remote_addresses_changed() {
+                (self.remote_addresses_changed, self.has_news) = (true, true);
+            }
             self.note_server_list(peer);
             self.ready.mark(peer);
         } else if datagram.starts_with(&HANDSHAKE) {
@@ -371,11 +383,25 @@ impl Endpoint {
     }
 
     fn route(&mut self, now: Time, bytes: Vec<u8>, len: usize, offload: Offload) -> Result<(), (Dropped, Vec<u8>)> {
-        let mut packet = SuperPacket::new(bytes, len, offload)?;
+        let packet = SuperPacket::new(bytes, len, offload)?;
         let Ip { source, destination, .. } = *packet.ip();
-        let Some(peer) = self.routes.lookup(destination, |peer| self.peers[peer].accepts(source)) else {
-            return Err((Dropped::NoRoute, packet.into_buffer()));
+        let accepts = |peer: usize| match self.others.peer(peer) {
+            Some(other) => other.accepts(source),
+            None => self.peers[peer].accepts(source),
         };
+        match self.routes.lookup(destination, accepts) {
+            Some(peer) if self.others.takes(peer) => {
+                self.others.hand_over(peer, Handover::Packet(packet));
+                Ok(())
+            }
+            Some(peer) => self.enqueue(now, peer, packet),
+            None => Err((Dropped::NoRoute, packet.into_buffer())),
+        }
+    }
+
+    /// Puts a packet into the queue of its peer.
+    fn enqueue(&mut self, now: Time, peer: usize, mut packet: SuperPacket) -> Result<(), (Dropped, Vec<u8>)> {
+        let destination = packet.ip().destination;
         let ports = packet.ip().ports(packet.bytes()).filter(|_| packet.ip().protocol == UDP);
         if ports.is_some_and(|(_, port)| self.peers[peer].is_at(SocketAddr::new(destination, port))) {
             return Err((Dropped::Loop, packet.into_buffer()));
@@ -404,20 +430,27 @@ impl Endpoint {
             true => self.crowded.remove(&peer),
             false => self.crowded.insert(peer),
         };
-        match self.peers[peer].path_mtu().filter(|carried| *carried < self.mtu) {
+        let narrow = self.peers[peer].path_mtu().filter(|carried| *carried < self.mtu);
+        let before = match narrow {
             Some(carried) => self.narrow.insert(peer, carried),
             None => self.narrow.remove(&peer),
         };
+        self.has_news |= before != narrow;
         if self.peers[peer].update_availability() {
             self.available.insert(peer);
+            self.has_news = true;
         }
         if let Some(closed) = self.peers[peer].take_close_event().cloned()
             && self.closed.len() < MAX_CLOSED
         {
             self.closed.push_back((self.peers[peer].name().to_owned(), closed));
+            self.has_news = true;
         }
-        if self.peers[peer].has_events() && !self.eventful.contains(&peer) {
-            self.eventful.push(peer);
+        if self.peers[peer].has_events() {
+            self.has_news = true;
+            if !self.eventful.contains(&peer) {
+                self.eventful.push(peer);
+            }
         }
     }
 

@@ -25,6 +25,8 @@ pub struct IndexAllocator {
     random: RandomSource,
     /// The first byte of every index, so that a load balancer finds the server of a session; 0 for a random one.
     server_id: u8,
+    /// The number of this worker in the first bits of the second byte, and how many bits it has.
+    worker: (u8, u32),
     sessions: HashMap<SessionIndex, usize>,
     /// The indexes of each peer, three at most.
     by_peer: Vec<Vec<SessionIndex>>,
@@ -42,6 +44,13 @@ impl SessionTable {
     /// indexes; a peer uses three at most. Without it all 24 bits are random.
     pub fn set_server_id(&mut self, id: u8) {
         self.indexes.server_id = id;
+    }
+
+    /// Puts the number of this worker into every session index that this end allocates from now on: into the first
+    /// bits of the second byte, as many as `count` workers need ([`worker_bits`]). So the kernel finds the worker of a
+    /// datagram. A server with an id and two workers has 32,768 indexes for each.
+    pub fn set_worker(&mut self, number: u8, count: u8) {
+        self.indexes.worker = (number, worker_bits(count));
     }
 
     /// Continues with another seed and another cookie secret. Nothing is drawn from the earlier state, of which copies
@@ -135,7 +144,7 @@ impl SessionTable {
 
 impl IndexAllocator {
     fn new(random: RandomSource, server_id: u8) -> Self {
-        Self { random, server_id, sessions: HashMap::new(), by_peer: Vec::new() }
+        Self { random, server_id, worker: (0, 0), sessions: HashMap::new(), by_peer: Vec::new() }
     }
 
     /// Returns the random input of a handshake message with `peer`, and allocates an index for its session.
@@ -157,13 +166,20 @@ impl IndexAllocator {
         for tries in 0.. {
             let [_, first, rest @ ..]: [u8; 4] = self.random.draw();
             let first = if self.server_id == 0 || tries >= MAX_TRIES { first } else { self.server_id };
-            let index = SessionIndex::new(u32::from_be_bytes([0, first, rest[0], rest[1]]));
+            let (worker, bits) = self.worker;
+            let second = (u32::from(worker) << (8 - bits)) as u8 | rest[0] & (0xFF_u32 >> bits) as u8;
+            let index = SessionIndex::new(u32::from_be_bytes([0, first, second, rest[1]]));
             if !self.sessions.contains_key(&index) {
                 return index;
             }
         }
         unreachable!("2^24 indexes are more than sessions")
     }
+}
+
+/// Returns the bits of a session index that tell `count` workers apart.
+pub const fn worker_bits(count: u8) -> u32 {
+    u8::BITS - count.saturating_sub(1).leading_zeros()
 }
 
 /// Draws of an index of this server. With 60,000 of 65,536 in use, one of 256 is free in all but 1 of 3 billion cases.
@@ -196,6 +212,17 @@ mod tests {
         let mut indexes = allocator(0);
         let first: std::collections::HashSet<_> = (0..1_000).map(|_| indexes.free_index().to_bytes()[0]).collect();
         assert!(first.len() > 200, "{}", first.len());
+    }
+
+    #[test]
+    fn the_number_of_the_worker_follows_the_server_id() {
+        assert_eq!([1, 2, 3, 4, 5, 16].map(worker_bits), [0, 1, 2, 2, 3, 4]);
+        let mut indexes = allocator(7);
+        indexes.worker = (2, worker_bits(3));
+        let drawn: Vec<_> = (0..1_000).map(|peer| indexes.ephemeral_input(peer).index.to_bytes()).collect();
+        assert!(drawn.iter().all(|[server, second, _]| *server == 7 && second >> 6 == 2));
+        let others: std::collections::HashSet<_> = drawn.iter().map(|[_, second, _]| second & 0x3F).collect();
+        assert_eq!(others.len(), 64, "the other bits are random");
     }
 
     #[test]

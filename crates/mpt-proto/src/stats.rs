@@ -15,7 +15,7 @@ use crate::time::{Rate, Time};
 pub use crate::wire::frame::LoadedPath;
 
 /// The status of an endpoint.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct EndpointStatus {
     /// Its peers.
     pub peers: Vec<PeerStatus>,

@@ -42,6 +42,8 @@ pub struct SitesPlan {
     pub limit: Duration,
     /// Time for which the sessions are kept then.
     pub rest: Duration,
+    /// Threads of the server that move packets.
+    pub workers: u8,
 }
 
 /// The figures.
@@ -103,7 +105,7 @@ pub fn run(program: &Path, plan: &SitesPlan) -> Result<SitesOutcome> {
     raise_descriptors(plan.count)?;
     let name = format!("{}-sites", Topology::unique_name());
     let server_keys = KeyPair::generate([2; 32]);
-    let server = SitesServer::start(program, &name, &server_keys)?;
+    let server = SitesServer::start(program, &name, &server_keys, plan.workers)?;
     let source = PeerSource::listen(&server.source_socket(), plan.known.max(plan.count))?;
     server.wait_for(|report| report["peer_source"]["connected"] == true)?;
     let alone = server.memory()?;

@@ -29,13 +29,13 @@ pub(super) struct SitesServer {
 
 impl SitesServer {
     /// Starts it, and waits until it answers.
-    pub(super) fn start(program: &Path, name: &str, keys: &KeyPair) -> Result<Self> {
+    pub(super) fn start(program: &Path, name: &str, keys: &KeyPair, workers: u8) -> Result<Self> {
         let netns = Netns::create(name)?;
         let folder = Folder::create(name)?;
         // The user of the tunnel passes it on the way to the sockets.
         fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o711)).context("a folder")?;
         let config = format!(
-            "private_key = \"{}\"\naddress = [\"10.77.0.1/24\"]\npeer_source = \"{}\"\n",
+            "private_key = \"{}\"\naddress = [\"10.77.0.1/24\"]\nworkers = {workers}\npeer_source = \"{}\"\n",
             &*keys.secret_base64(),
             folder.0.join("peers.sock").display()
         );

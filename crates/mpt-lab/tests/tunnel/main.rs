@@ -51,3 +51,4 @@ mod unit;
 mod versions;
 mod visitors;
 mod wire;
+mod workers;

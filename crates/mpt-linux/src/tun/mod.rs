@@ -78,29 +78,45 @@ impl Tun {
     }
 
     /// Does the same with an open `/dev/net/tun`.
-    pub fn attach(CloneDevice(file): CloneDevice, name: &str, offload: bool) -> Result<Self, Error> {
+    pub fn attach(device: CloneDevice, name: &str, offload: bool) -> Result<Self, Error> {
+        Self::attach_with(device, name, offload, 0)
+    }
+
+    /// Opens a queue of the device `name`, which is created with the first one. The kernel passes a packet to the queue
+    /// to which the last packet of the other direction of its flow was written, or to one by a hash of the flow. Fails
+    /// as [`Self::open`], and if the device has one queue only.
+    pub fn attach_queue(device: CloneDevice, name: &str, offload: bool) -> Result<Self, Error> {
+        Self::attach_with(device, name, offload, libc::IFF_MULTI_QUEUE)
+    }
+
+    fn attach_with(
+        CloneDevice(file): CloneDevice,
+        name: &str,
+        offload: bool,
+        queues: libc::c_int,
+    ) -> Result<Self, Error> {
         let what = format!("open TUN device {name}");
         let fail = |cause: io::Error| {
             let hint = open_hint(&cause);
             Error::new(what.as_str(), cause).with_hint(hint)
         };
-        let flags = libc::IFF_TUN | libc::IFF_NO_PI | if offload { libc::IFF_VNET_HDR } else { 0 };
+        let flags = libc::IFF_TUN | libc::IFF_NO_PI | queues | if offload { libc::IFF_VNET_HDR } else { 0 };
         let name = sys::tun::attach(file.as_fd(), name, flags).map_err(fail)?;
         let features = if offload { negotiate(&file).map_err(fail)? } else { Features::default() };
         let index = if_nametoindex(name.as_str()).map_err(|errno| fail(errno.into()))?;
         Ok(Self { file, name, index, features })
     }
 
-    /// Takes over the device of an earlier process, with its addresses, routes and waiting packets. Returns `None` if
-    /// the descriptor belongs to no device of this name and kind.
+    /// Takes over the device of an earlier process, with its addresses, routes and waiting packets, and with one queue
+    /// or several, of which this is one. Returns `None` if the descriptor belongs to no device of this name and kind.
     ///
     /// # Errors
     /// The kernel refused the offloads.
-    pub fn take_over(device: OwnedFd, name: &str, offload: bool) -> Result<Option<Self>, Error> {
-        let wanted = libc::IFF_TUN | if offload { libc::IFF_VNET_HDR } else { 0 };
-        let is_wanted = |(found, flags): (String, libc::c_int)| {
-            found == name && flags & (libc::IFF_TUN | libc::IFF_VNET_HDR) == wanted
-        };
+    pub fn take_over(device: OwnedFd, name: &str, offload: bool, has_queues: bool) -> Result<Option<Self>, Error> {
+        let queues = if has_queues { libc::IFF_MULTI_QUEUE } else { 0 };
+        let wanted = libc::IFF_TUN | queues | if offload { libc::IFF_VNET_HDR } else { 0 };
+        let kind = libc::IFF_TUN | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE;
+        let is_wanted = |(found, flags): (String, libc::c_int)| found == name && flags & kind == wanted;
         // It fails for other files, and after the device was removed.
         if !sys::tun::device_of(device.as_fd()).is_ok_and(is_wanted) {
             return Ok(None);

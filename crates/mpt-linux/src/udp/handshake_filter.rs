@@ -98,12 +98,12 @@ fn load_ip(offset: u32) -> sock_filter {
     load(libc::SKF_NET_OFF as u32 + offset)
 }
 
-fn load(offset: u32) -> sock_filter {
+pub(super) fn load(offset: u32) -> sock_filter {
     instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, offset)
 }
 
 /// Skips `equal` instructions if the accumulator is `value`, `unequal` if it is not.
-fn jump_equal(value: u32, equal: u8, unequal: u8) -> sock_filter {
+pub(super) fn jump_equal(value: u32, equal: u8, unequal: u8) -> sock_filter {
     instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, equal, unequal, value)
 }
 
@@ -111,7 +111,7 @@ fn jump(over: u32) -> sock_filter {
     instruction(libc::BPF_JMP | libc::BPF_JA, 0, 0, over)
 }
 
-const fn instruction(code: u32, jt: u8, jf: u8, k: u32) -> sock_filter {
+pub(super) const fn instruction(code: u32, jt: u8, jf: u8, k: u32) -> sock_filter {
     sock_filter { code: code as u16, jt, jf, k }
 }
 

@@ -20,10 +20,12 @@ mod dual_stack;
 mod handshake_filter;
 mod receive;
 mod send;
+mod worker_group;
 
 pub use dual_stack::DualStackSocket;
 pub use receive::{Receive, Received};
 pub use send::{Datagrams, SendStatus, Sent};
+pub use worker_group::Group;
 
 use std::fmt;
 use std::io;
@@ -50,12 +52,14 @@ pub struct SocketSpec {
     pub offload: bool,
     /// Bytes of receive buffer in the kernel's accounting: a 64 KiB message costs about 70 KiB.
     pub receive_buffer: usize,
+    /// Workers that share the address: [`Socket::open_group`]. [`Socket::open`] ignores it.
+    pub workers: u8,
 }
 
 impl Default for SocketSpec {
     fn default() -> Self {
         let local = (Ipv4Addr::UNSPECIFIED, 0).into();
-        Self { local, device: None, mark: None, offload: true, receive_buffer: RECEIVE_BUFFER }
+        Self { local, device: None, mark: None, offload: true, receive_buffer: RECEIVE_BUFFER, workers: 1 }
     }
 }
 
@@ -94,10 +98,15 @@ impl Socket {
     /// Fails if the address is not local or in use, if the device does not exist, without CAP_NET_ADMIN if there is a
     /// mark, and, on kernels before 5.7, without CAP_NET_RAW if there is a device.
     pub fn open(spec: &SocketSpec) -> Result<Self, Error> {
+        Self::open_with(spec, |_| Ok(()))
+    }
+
+    /// Does the same; `set` sets more options before the bind.
+    fn open_with(spec: &SocketSpec, set: impl FnOnce(&OwnedFd) -> nix::Result<()>) -> Result<Self, Error> {
         let fail = |errno: Errno| Error::new(spec.to_string(), errno).with_hint(open_hint(errno));
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let fd = socket::socket(family(spec.local), SockType::Datagram, flags, None).map_err(fail)?;
-        set_options(&fd, spec).map_err(fail)?;
+        set_options(&fd, spec).and_then(|()| set(&fd)).map_err(fail)?;
         socket::bind(fd.as_raw_fd(), &SockaddrStorage::from(spec.local)).map_err(fail)?;
         let local = bound_address(&fd, spec.local).map_err(fail)?;
         let (gso, gro) = (try_gso(&fd, spec.offload), try_gro(&fd, spec.offload));

@@ -1,8 +1,9 @@
 //! Handshake messages, which belong to no session yet.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::Endpoint;
+use super::{Endpoint, Handover, Question};
 use crate::crypto::handshake::{
     ClaimedInitiation, HandshakeMessage, Initiation, Rejection, Tai64n, VerifiedInitiation,
 };
@@ -17,11 +18,11 @@ impl Endpoint {
     /// Handles a handshake message. Under load, an initiation without a valid cookie gets a cookie reply in place of a
     /// response.
     pub(super) fn handle_handshake(&mut self, now: Time, received: &RecvMeta, datagram: &[u8]) -> Result<(), Dropped> {
-        let Self { sessions: Some(sessions), peers, tx, .. } = self else {
+        let Self { sessions: Some(sessions), peers, tx, others, .. } = self else {
             return Err(Dropped::UnknownProtocol);
         };
         let message = HandshakeMessage::decode(datagram).ok_or(Dropped::Malformed)?;
-        if let Err(rejection) = admit(sessions, peers, now, received, &message) {
+        if let Err(rejection) = admit(sessions, peers, others.addresses(), now, received, &message) {
             let Rejection::Reply(cookie) = rejection else { return Err(rejection.reason()) };
             answer(tx, received, &cookie);
             return Ok(());
@@ -69,8 +70,15 @@ impl Endpoint {
     ) -> Result<(), Dropped> {
         let sessions = self.sessions.as_ref().ok_or(Dropped::UnknownProtocol)?;
         let claimed = ClaimedInitiation::open(sessions.identity(), initiation)?;
-        match sessions.peer_with_key(claimed.peer()) {
-            Some(peer) => self.answer_initiation(now, received, peer, claimed.verify(sessions.identity())?),
+        if let Some(peer) = sessions.peer_with_key(claimed.peer()) {
+            return self.answer_initiation(now, received, peer, claimed.verify(sessions.identity())?);
+        }
+        match self.others.peer_with_key(claimed.peer()) {
+            Some(peer) => {
+                let question = Question::new(now, received, claimed.verify(sessions.identity())?);
+                self.others.hand_over(peer, Handover::Initiation(Box::new(question)));
+                Ok(())
+            }
             None => self.ask(now, received, claimed),
         }
     }
@@ -92,7 +100,9 @@ impl Endpoint {
         let shared = association.shared_key();
         let source = (received.link, received.from);
         let response = association.handle_initiation(now, identity, verified, source, ephemeral)?;
-        *key_takeovers += u64::from(association.shared_key() != shared);
+        let is_takeover = association.shared_key() != shared;
+        *key_takeovers += u64::from(is_takeover);
+        self.has_news |= is_takeover;
         answer(tx, received, &response.message);
         self.ready.mark(peer);
         Ok(())
@@ -131,6 +141,11 @@ impl Endpoint {
         self.key_takeovers
     }
 
+    /// Returns true while so many handshake messages come that initiators must prove their address.
+    pub fn is_loaded(&mut self, now: Time) -> bool {
+        self.sessions.as_mut().is_some_and(|sessions| sessions.guard().is_loaded(now))
+    }
+
     /// Returns the number of handshake messages that were refused so far.
     pub fn refused_handshakes(&self) -> u64 {
         [Dropped::BadMac, Dropped::HandshakeFlood, Dropped::StaleHandshake, Dropped::UnknownPeer]
@@ -144,13 +159,20 @@ impl Endpoint {
 fn admit(
     sessions: &mut SessionTable,
     peers: &mut [Peer],
+    elsewhere: &[SocketAddr],
     now: Time,
     received: &RecvMeta,
     message: &HandshakeMessage<'_>,
 ) -> Result<(), Rejection> {
     match message {
         HandshakeMessage::Initiation(initiation) => {
-            sessions.guard().learn_addresses(now, peers.len(), |peer| peers[peer].validated_addresses());
+            let others = elsewhere.chunks(ADDRESSES_OF_A_PEER);
+            let addresses_of = |index: usize| {
+                let peer = peers.get(index).into_iter().flat_map(Peer::validated_addresses);
+                let other = index.checked_sub(peers.len()).and_then(|index| others.clone().nth(index));
+                peer.chain(other.into_iter().flatten().copied())
+            };
+            sessions.guard().learn_addresses(now, peers.len() + others.len(), addresses_of);
             sessions.guard().admit(now, received.from, &initiation.signed)
         }
         HandshakeMessage::Response(response) => {
@@ -162,6 +184,9 @@ fn admit(
         HandshakeMessage::CookieReply(_) => Ok(()),
     }
 }
+
+/// Addresses of peers at other workers that are learned at once.
+const ADDRESSES_OF_A_PEER: usize = 8;
 
 /// Sends a handshake message to the address from which `received` came.
 fn answer(tx: &mut TxQueue, received: &RecvMeta, message: &[u8]) {

@@ -77,8 +77,8 @@ impl Endpoint {
     }
 
     /// Returns the indexes of the peers with exactly this network.
-    pub fn peers_with_network(&self, net: IpNet) -> &[usize] {
-        self.routes.peers_of(net)
+    pub fn peers_with_network(&self, net: IpNet) -> impl Iterator<Item = usize> {
+        self.routes.peers_of(net).iter().copied().filter(|peer| !self.others.takes(*peer))
     }
 
     /// Adds a path to a native peer.

@@ -59,6 +59,7 @@ impl Endpoint {
     pub(super) fn note_server_list(&mut self, index: usize) {
         let Some(offered) = self.peers[index].take_offered_list() else { return };
         if self.list_events.len() < MAX_EVENTS {
+            self.has_news = true;
             self.list_events.push_back(ServerListEvent { peer: self.peers[index].name().to_owned(), offered });
         }
     }
@@ -89,6 +90,7 @@ impl Endpoint {
             }
             if changed {
                 self.ready.mark(peer);
+                self.has_news = true;
                 self.server_events.push_back(ServerEvent { peer: self.peers[peer].name().to_owned(), usage, moved });
             }
         }

@@ -49,11 +49,12 @@ pub(super) struct UnknownKeys {
     refused_by_age: VecDeque<(Time, PublicKey)>,
 }
 
+/// An authentic initiation that waits for the decision about its key, or for the worker that has the peer.
 #[derive(Debug)]
-struct Question {
+pub struct Question {
     opened: Time,
-    received: RecvMeta,
-    initiation: VerifiedInitiation,
+    pub(super) received: RecvMeta,
+    pub(super) initiation: VerifiedInitiation,
 }
 
 impl Endpoint {
@@ -95,11 +96,23 @@ impl Endpoint {
     pub(super) fn replay_initiation(&mut self, now: Time, key: &PublicKey) {
         self.unknown_keys.refused.remove(key);
         self.end_old_questions(now);
-        let Some(Question { received, initiation, .. }) = self.unknown_keys.open.remove(key) else { return };
-        let Some(peer) = self.index_of_key(key) else { return };
-        if let Err(why) = self.answer_initiation(now, &received, peer, initiation) {
+        if let Some(question) = self.unknown_keys.open.remove(key) {
+            self.answer(now, question);
+        }
+    }
+
+    /// Answers an initiation whose sender is a peer now.
+    pub(super) fn answer(&mut self, now: Time, Question { received, initiation, .. }: Question) {
+        let peer = self.index_of_key(initiation.peer()).ok_or(Dropped::UnknownPeer);
+        if let Err(why) = peer.and_then(|peer| self.answer_initiation(now, &received, peer, initiation)) {
             self.drops.count(why);
         }
+    }
+
+    /// Takes the question about this key, which a peer at another worker has now.
+    pub fn take_question(&mut self, key: &PublicKey) -> Option<Question> {
+        self.unknown_keys.refused.remove(key);
+        self.unknown_keys.open.remove(key)
     }
 
     /// Opens a question about an initiation that has passed the guard, or returns the reason why it is dropped.
@@ -118,7 +131,7 @@ impl Endpoint {
         if !unknown_keys.asks || unknown_keys.refused.contains_key(&key) || !has_room {
             return Err(Dropped::UnknownPeer);
         }
-        let question = Question { opened: now, received: *received, initiation: claimed.verify(sessions.identity())? };
+        let question = Question::new(now, received, claimed.verify(sessions.identity())?);
         match unknown_keys.open.get_mut(&key) {
             // A copy over another path, or a replay: the sender waits for the response to its newest initiation.
             Some(open) if question.initiation.timestamp <= open.initiation.timestamp => {
@@ -129,6 +142,7 @@ impl Endpoint {
                 unknown_keys.open.insert(key, question);
                 unknown_keys.by_age.push_back((now, key));
                 unknown_keys.unpolled.push_back(key);
+                self.has_news = true;
             }
         }
         Ok(())
@@ -171,6 +185,10 @@ impl UnknownKeys {
 }
 
 impl Question {
+    pub(super) fn new(opened: Time, received: &RecvMeta, initiation: VerifiedInitiation) -> Self {
+        Self { opened, received: *received, initiation }
+    }
+
     fn about(&self, key: PublicKey) -> UnknownKey {
         UnknownKey { key, timestamp: self.initiation.timestamp, source: self.received.from }
     }

@@ -202,6 +202,11 @@ impl SuperPacket {
         self.bytes
     }
 
+    /// Returns the length of the buffer.
+    pub fn buffer_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     fn payload(&self, index: usize) -> std::ops::Range<usize> {
         let Some(segments) = self.segments else { return self.header..self.ip.total };
         let start = self.header + index * segments.size;

@@ -23,6 +23,7 @@ pub fn check(file: &File, log: &mut ProblemLog<'_>) {
     keys(file, log);
     networks(file, log);
     routes(file, log);
+    workers(file, log);
     rules(file, log);
     unreachable_rules(file, log);
     redundant_scheduler(file, log);
@@ -40,6 +41,14 @@ pub fn check(file: &File, log: &mut ProblemLog<'_>) {
     }
     duplicate_paths(file, log);
     file.peers.iter().filter_map(|peer| peer.auto.as_ref()).for_each(|auto| remotes(auto, file, log));
+}
+
+/// Servers of a group hand packets to each other, which only peers of one worker can.
+fn workers(file: &File, log: &mut ProblemLog<'_>) {
+    if *file.workers > 1 && file.peers.iter().any(|peer| peer.server.is_some()) {
+        let hint = "leave it out: workers are for a server with many peers, and a site has few".to_owned();
+        log.error(file.workers.line, "workers: not with a peer that has several servers".to_owned(), Some(hint));
+    }
 }
 
 /// Automatic paths are bound to interfaces, so routes do not affect them; but a remote inside the tunnel's own network

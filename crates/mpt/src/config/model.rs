@@ -79,6 +79,8 @@ pub struct File {
     pub server_list: Option<At<PathBuf>>,
     /// The first byte of this host's session indexes; 0 for a random one.
     pub server_id: u8,
+    /// Threads that move packets.
+    pub workers: At<u8>,
     /// Our key pair; always present in native mode.
     pub identity: Option<KeyPair>,
     /// Limits of the resequencer; off if absent.

@@ -52,6 +52,15 @@ pub fn server_id(top: &mut Reader<'_, '_, '_>) -> u8 {
     id.map_or(0, |id| id.value as u8)
 }
 
+/// Reads the number of threads that move packets.
+pub fn workers(top: &mut Reader<'_, '_, '_>) -> At<u8> {
+    let workers = top.read_or("workers", &value_types::integer("a number", 1..=MAX_WORKERS, 2), 1);
+    At { value: workers.value as u8, line: workers.line }
+}
+
+/// Each takes a place in the session index, of which four bits are enough for the largest number.
+const MAX_WORKERS: u64 = 16;
+
 /// Reads the file with the list of servers for sites.
 pub fn server_list(top: &mut Reader<'_, '_, '_>) -> Option<At<PathBuf>> {
     top.read("server_list", &value_types::absolute_file("/run/mpt-fleet/servers.signed"))
@@ -228,7 +237,7 @@ pub fn refuse_order(table: &mut Reader<'_, '_, '_>) {
 }
 
 /// Keys of native mode at the top of the file.
-pub const TOP: [&str; 12] = [
+pub const TOP: [&str; 13] = [
     "private_key",
     "private_key_file",
     "congestion",
@@ -237,6 +246,7 @@ pub const TOP: [&str; 12] = [
     "outside",
     "bypass",
     "server_id",
+    "workers",
     "server_list",
     "session_routes",
     "peer_source",

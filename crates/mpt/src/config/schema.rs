@@ -42,6 +42,7 @@ pub fn file(document: &DeTable<'_>, log: &mut ProblemLog<'_>) -> File {
         original,
         identity: identity(&mut top, &wire),
         session_routes: if wire.is(Mode::Plain) { None } else { native::session_routes(&mut top) },
+        workers: if wire.is(Mode::Plain) { At { value: 1, line: 0 } } else { native::workers(&mut top) },
         server_id: if wire.is(Mode::Plain) { 0 } else { native::server_id(&mut top) },
         server_list: if wire.is(Mode::Plain) { None } else { native::server_list(&mut top) },
         interface: top.read_or("interface", &value_types::interface("mpt0"), defaults::INTERFACE.to_owned()),

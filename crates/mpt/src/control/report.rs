@@ -56,12 +56,15 @@ pub struct TunnelReport {
     /// Seconds for which everything still leaves beside the tunnel, by `mpt bypass`.
     #[serde(default)]
     pub bypass_s: Option<u64>,
-    /// Percent of the last second in which the process did not wait.
+    /// Percent of the last second in which the process, or its busiest worker, did not wait.
     #[serde(default)]
     pub busy_percent: u8,
     /// Longest turn of the event loop in the last second or two: no packet moves during a turn.
     #[serde(default)]
     pub longest_turn_us: u64,
+    /// The workers, if there are several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workers: Vec<WorkerReport>,
     /// Number of peers; a report may have some of them.
     #[serde(default)]
     pub peer_count: usize,
@@ -127,6 +130,17 @@ pub struct PeerReport {
     pub drops: BTreeMap<String, u64>,
     /// The paths, in the order of the configuration.
     pub paths: Vec<PathReport>,
+}
+
+/// A thread that moves packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerReport {
+    /// Number of its peers.
+    pub peers: usize,
+    /// Percent of the last second in which it did not wait.
+    pub busy_percent: u8,
+    /// Longest turn of its event loop in the last second or two.
+    pub longest_turn_us: u64,
 }
 
 /// Counters of the resequencer, in packets unless the name has another unit.

@@ -50,17 +50,19 @@ impl Daemon {
     pub(super) fn status_report(&self, now: Time, first: usize, count: usize) -> Report {
         let (uptime_s, uptime_us) = (now.as_nanos() / 1_000_000_000, now.as_nanos() / 1_000);
         let bypass_s = self.bypass_until.map(|until| until.since(now).as_secs());
-        let busy_percent = self.processor.percent();
+        let mut workers = self.workers.worker_reports();
+        let busy_percent = workers.iter().map(|worker| worker.busy_percent).max().unwrap_or(0);
+        let longest_turn_us = workers.iter().map(|worker| worker.longest_turn_us).max().unwrap_or(0);
+        workers.truncate(if workers.len() > 1 { workers.len() } else { 0 });
         let peer_source = self.peer_source.as_ref().map(PeerSourceClient::report);
         let (offered_list, server_lists) = (self.server_lists.offered_version(), self.server_lists.report());
         let tls_certificate = self.tls_helper.as_ref().map(|helper| helper.watch.report());
         let tunnel = self.tunnel_report.clone();
-        let longest_turn_us = self.processor.longest_turn().as_micros() as u64;
-        let peer_count = self.driver.endpoint.peers().len();
-        let measured = TunnelReport { busy_percent, longest_turn_us, peer_count, ..tunnel };
+        let peer_count = self.workers.peer_count();
+        let measured = TunnelReport { busy_percent, longest_turn_us, workers, peer_count, ..tunnel };
         let measured = TunnelReport { offered_list, server_lists, tls_certificate, ..measured };
         let about = TunnelReport { uptime_s, uptime_us, bypass_s, peer_source, ..measured };
-        let mut report = Report::new(about, &self.driver.endpoint.status_of(first, count));
+        let mut report = Report::new(about, &self.workers.status_of(first, count));
         self.metering.fill_report(&mut report);
         self.report_names(&mut report);
         self.tls.fill_report(now, self.file.tls.is_some(), &mut report);
@@ -82,6 +84,7 @@ pub(super) fn tunnel_report(file: &File, mtu: usize) -> TunnelReport {
         mtu_bytes: mtu,
         bypass_s: None,
         busy_percent: 0,
+        workers: Vec::new(),
         longest_turn_us: 0,
         peer_count: 0,
         peer_source: None,

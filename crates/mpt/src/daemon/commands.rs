@@ -31,7 +31,7 @@ impl Daemon {
                 return Some(Response::Status(self.status_report(now, *first, count.unwrap_or(usize::MAX))));
             }
             Request::PeerStatus { peer } => {
-                let index = self.driver.endpoint.index_of(peer);
+                let index = self.workers.index_of(peer);
                 let report = index.map(|index| Response::Status(self.status_report(now, index, 1)));
                 return Some(report.unwrap_or_else(|| {
                     Failure::new(format!("there is no peer {peer}")).hint("`mpt peers` lists them").into()
@@ -79,7 +79,7 @@ impl Daemon {
         if action == Action::Up {
             self.metering.check_may_go_up(peer, path)?;
         }
-        self.driver.endpoint.enable_path(now, peer, path, action == Action::Up).map_err(|error| {
+        self.workers.enable_path(now, peer, path, action == Action::Up).map_err(|error| {
             let what = match error {
                 PeerError::NoSuchPeer => format!("there is no peer {peer}"),
                 PeerError::NoSuchPath => format!("there is no path {path} to the peer {peer}"),
@@ -138,7 +138,7 @@ impl Daemon {
                 continue;
             }
             // The endpoint has no path that waits for the peer's first datagram.
-            let _ = self.driver.endpoint.enable_path(now, &peer, &path, up);
+            let _ = self.workers.enable_path(now, &peer, &path, up);
         }
         if !up {
             self.process_path_events(now);
@@ -159,7 +159,7 @@ impl Daemon {
         };
         match change {
             Change::Applied => {
-                if index == self.driver.tun_index() {
+                if index == self.workers.tun_index() {
                     self.interface_sync.on_address_commanded(prefix, action == Action::Up);
                 }
                 Ok(())
@@ -173,8 +173,8 @@ impl Daemon {
     fn own_interface(&self, name: &str, netlink: &mut Netlink) -> Result<Link, Failure> {
         let none = || Failure::new(format!("there is no interface {name}")).hint("`ip link` lists them");
         let link = netlink.link(name)?.ok_or_else(none)?;
-        let is_own = link.index == self.driver.tun_index()
-            || self.driver.interfaces().contains(&link.index)
+        let is_own = link.index == self.workers.tun_index()
+            || self.workers.interfaces().contains(&link.index)
             || !self.paths_over(name, &netlink.addresses(link.index)?).is_empty();
         let foreign = || {
             Failure::new(format!("{name} is neither the interface of this tunnel nor one of its paths"))
@@ -417,6 +417,7 @@ fn changed_startup_key(running: &File, fresh: &File) -> Option<(usize, &'static 
         (running.interface == fresh.interface, fresh.interface.line, "interface"),
         (running.addresses == fresh.addresses, line(fresh.addresses.first().map(|address| address.line)), "address"),
         (running.port == fresh.port, fresh.port.line, "port"),
+        (running.workers == fresh.workers, fresh.workers.line, "workers"),
         (running.mtu == fresh.mtu, line(fresh.mtu.as_ref().map(|mtu| mtu.line)), "mtu"),
         (running.masquerade == fresh.masquerade, 0, "masquerade"),
         (running.share.is_empty() == fresh.share.is_empty(), fresh.share.line, "share"),

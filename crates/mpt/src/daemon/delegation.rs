@@ -21,7 +21,7 @@ use mpt_linux::reactor::Interest;
 use mpt_linux::router_socket::RouterSocket;
 use mpt_proto::time::Time;
 
-use super::event_loop::Driver;
+use super::workers::Workers;
 use super::{Daemon, ROUTER};
 use crate::Failure;
 use crate::config::File;
@@ -57,8 +57,8 @@ impl Delegation {
     ///
     /// # Errors
     /// The kernel refused it.
-    pub(super) fn watch(&self, driver: &Driver) -> Result<(), Failure> {
-        Ok(driver.reactor.add(&self.socket, ROUTER, Interest::Read)?)
+    pub(super) fn watch(&self, workers: &Workers) -> Result<(), Failure> {
+        Ok(workers.watch(&self.socket, ROUTER, Interest::Read)?)
     }
 
     /// Handles solicitations.
@@ -145,7 +145,7 @@ impl Daemon {
 
     pub(super) fn poll_delegation(&mut self, now: Time) -> Option<Time> {
         let delegation = self.delegation.as_mut()?;
-        delegation.poll(now, &Advertised::of(&self.file, self.driver.endpoint.mtu()))
+        delegation.poll(now, &Advertised::of(&self.file, self.workers.mtu()))
     }
 }
 

@@ -5,12 +5,12 @@ use std::fs;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use crate::daemon::workers::Workers;
 use ipnet::IpNet;
 use mpt_linux::netlink::Prefix;
 use mpt_proto::ServerUse;
 use mpt_proto::crypto::association::SharedKey;
 use mpt_proto::drops::Dropped;
-use mpt_proto::endpoint::Endpoint;
 use mpt_proto::path::{DownCause, PathState};
 use mpt_proto::stats::{EndpointStatus, PathStatus, PeerStatus};
 use mpt_proto::time::Time;
@@ -45,20 +45,20 @@ impl Diagnosis {
     }
 
     /// Logs what is due, and returns the next deadline.
-    pub fn poll(&mut self, now: Time, endpoint: &Endpoint, file: &File) -> Option<Time> {
+    pub fn poll(&mut self, now: Time, workers: &Workers, file: &File) -> Option<Time> {
         if *file.mode != Mode::Native {
             return None;
         }
-        let counted = endpoint.refused_handshakes() + endpoint.key_takeovers();
+        let counted = workers.refused_handshakes() + workers.key_takeovers();
         if counted != self.counted {
             let next = self.looked.map_or(now, |looked| looked + LOOK_INTERVAL);
             self.due = Some(self.due.map_or(next, |due| due.min(next)));
         }
         if self.due.is_some_and(|due| due <= now) {
             (self.counted, self.looked) = (counted, Some(now));
-            self.log_refused(now, &endpoint.status_of(0, 0));
-            self.log_shared_keys(now, endpoint);
-            self.log_silent(now, &called(endpoint, file));
+            self.log_refused(now, &workers.status_of(0, 0));
+            self.log_shared_keys(now, workers);
+            self.log_silent(now, &called(workers, file));
         }
         self.due
     }
@@ -75,12 +75,12 @@ impl Diagnosis {
     }
 
     /// Nothing is to be looked for while no host has taken over a key.
-    fn log_shared_keys(&mut self, now: Time, endpoint: &Endpoint) {
-        self.shared.retain(|name, _| endpoint.has_peer(name));
-        if std::mem::replace(&mut self.takeovers, endpoint.key_takeovers()) == endpoint.key_takeovers() {
+    fn log_shared_keys(&mut self, now: Time, workers: &Workers) {
+        self.shared.retain(|name, _| workers.has_peer(name));
+        if std::mem::replace(&mut self.takeovers, workers.key_takeovers()) == workers.key_takeovers() {
             return;
         }
-        for peer in endpoint.status().peers {
+        for peer in workers.status().peers {
             let Some(SharedKey { returns, hosts: [last, before] }) = peer.shared_key else { continue };
             let logged = self.shared.get(&peer.name);
             if logged.is_some_and(|(count, at)| returns == *count || now.since(*at) < INTERVAL) {
@@ -111,8 +111,8 @@ impl Diagnosis {
 }
 
 /// Returns the status of the peers that this host calls. A server may have thousands that call it.
-fn called<'f>(endpoint: &Endpoint, file: &'f File) -> Vec<(&'f Peer, PeerStatus)> {
-    let status = |own: &'f Peer| Some((own, endpoint.peers()[endpoint.index_of(&own.name)?].status()));
+fn called<'f>(workers: &Workers, file: &'f File) -> Vec<(&'f Peer, PeerStatus)> {
+    let status = |own: &'f Peer| Some((own, workers.peer(workers.index_of(&own.name)?)?.status()));
     file.peers.iter().filter(|own| calls(own)).filter_map(status).collect()
 }
 

@@ -1,10 +1,10 @@
 //! The data path of the event loop: wait, receive, process in the core, send.
 //!
-//! One thread does both directions and runs everything to completion, so there are no locks and nothing is reordered
-//! inside this process. The clocks are read once per iteration.
+//! One thread does both directions of its peers and runs everything to completion, so there are no locks and nothing is
+//! reordered inside this process. The clocks are read once per iteration.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use mpt_linux::reactor::{Interest, Ready, Token};
 use mpt_linux::udp::Receive;
@@ -18,10 +18,11 @@ use nix::libc;
 use super::handshake_clock::since_1970;
 use super::handshake_flood::FloodGuard;
 use super::links::Link;
+use super::processor::ProcessorLoad;
 
-/// Sockets, TUN device and endpoint, and the buffers between them.
+/// Sockets, queue of the TUN device and endpoint, and the buffers between them.
 #[derive(Debug)]
-pub struct Driver {
+pub struct Worker {
     /// The core.
     pub endpoint: Endpoint,
     /// Waits for all descriptors.
@@ -40,18 +41,20 @@ pub struct Driver {
     /// A descriptor had more than was read in this iteration.
     has_unread: bool,
     flood: FloodGuard,
+    /// The load of this thread.
+    pub processor: ProcessorLoad,
 }
 
 fn token(link: LinkId) -> Token {
     Token(LINKS + u64::from(link.0))
 }
 
-impl Driver {
-    /// Registers all descriptors.
-    pub fn new(endpoint: Endpoint, reactor: Reactor, tun: Tun, links: Vec<Link>) -> Result<Self, Error> {
+impl Worker {
+    /// Registers the TUN device.
+    pub fn new(endpoint: Endpoint, reactor: Reactor, tun: Tun) -> Result<Self, Error> {
         reactor.add(&tun, TUN, Interest::Read)?;
         let buffer = vec![0; mpt_linux::tun::READ_BUFFER];
-        let mut driver = Self {
+        Ok(Self {
             endpoint,
             reactor,
             tun,
@@ -63,9 +66,8 @@ impl Driver {
             tun_removed: false,
             has_unread: false,
             flood: FloodGuard::default(),
-        };
-        links.into_iter().try_for_each(|link| driver.add_link(link))?;
-        Ok(driver)
+            processor: ProcessorLoad::default(),
+        })
     }
 
     /// Registers one more socket at the index of its link number.
@@ -80,8 +82,27 @@ impl Driver {
         Ok(())
     }
 
+    /// Takes the sockets of other workers for the addresses of its links, which were opened since the last call: those
+    /// of one address, in the order of the workers.
+    pub fn take_siblings(&mut self) -> Vec<Vec<Link>> {
+        self.links.iter_mut().flatten().map(Link::take_siblings).filter(|siblings| !siblings.is_empty()).collect()
+    }
+
+    /// Adds the socket that the first worker has opened for this one, or replaces the one before of its link. What
+    /// waits for that one leaves through the new one.
+    pub fn add_sibling(&mut self, sibling: Link) -> Result<(), Error> {
+        let index = usize::from(sibling.id().0);
+        match self.links.get_mut(index) {
+            Some(Some(link)) => {
+                link.replace_socket(sibling);
+                self.register_reopened(index)
+            }
+            _ => self.add_link(sibling),
+        }
+    }
+
     /// Closes a socket.
-    pub fn remove_link(&mut self, id: LinkId) {
+    pub fn close_link(&mut self, id: LinkId) {
         self.endpoint.handle_blocked(id, false);
         self.without_address.remove(&id);
         if let Some(link) = self.links.get_mut(usize::from(id.0)) {
@@ -93,7 +114,7 @@ impl Driver {
     pub fn rebind_link(&mut self, now: Time, id: LinkId, local: IpAddr, interface: Option<u32>) -> Result<(), Error> {
         let index = usize::from(id.0);
         let Some(Some(link)) = self.links.get_mut(index) else { return Ok(()) };
-        if !link.is_bound_to(local, interface) {
+        if !link.is_sibling() && !link.is_bound_to(local, interface) {
             link.rebind(local, interface)?;
             self.register_reopened(index)?;
         }
@@ -152,17 +173,12 @@ impl Driver {
         self.links.iter().flatten().filter_map(Link::interface).collect()
     }
 
-    /// Takes down the links of an interface that is gone.
-    pub fn handle_interface_gone(&mut self, now: Time, index: u32) {
-        self.handle_interface_state(now, index, "", false);
-    }
-
     /// Serves a ready descriptor.
     pub fn handle(&mut self, now: Time, ready: &Ready) {
         if ready.token == TUN {
             return self.read_tun(now);
         }
-        let index = (ready.token.0 - LINKS) as usize;
+        let Some(index) = ready.token.0.checked_sub(LINKS).map(|index| index as usize) else { return };
         let Some(Some(link)) = self.links.get_mut(index) else { return };
         if ready.writable {
             link.flush(&mut self.endpoint);
@@ -194,6 +210,23 @@ impl Driver {
         if let Some(until) = self.endpoint.end_turn(now).filter(|_| !has_unread) {
             self.reactor.pause(until);
         }
+    }
+
+    /// Measures the time for which it did not wait.
+    pub fn poll_processor(&mut self, now: Time) {
+        self.processor.poll(now, self.reactor.waited());
+    }
+
+    /// Returns true while more handshakes come than at other times.
+    pub fn is_flooded(&mut self, now: Time) -> bool {
+        self.flood.next_deadline().is_some() || self.endpoint.is_loaded(now)
+    }
+
+    /// Takes the addresses of peers of other workers, which a flood of handshakes must not lock out: those that are
+    /// configured or were heard, and those that were proved.
+    pub fn set_addresses_elsewhere(&mut self, known: Vec<IpAddr>, proved: Vec<SocketAddr>) {
+        self.flood.set_elsewhere(known, &self.endpoint, &self.links);
+        self.endpoint.set_addresses_elsewhere(proved);
     }
 
     /// Returns true if the TUN device was removed: its descriptor is then always ready and returns no data.

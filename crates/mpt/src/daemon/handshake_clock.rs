@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{fs, io};
 
+use crate::daemon::workers::Workers;
 use mpt_proto::crypto::handshake::{Clock, Tai64n};
-use mpt_proto::endpoint::Endpoint;
 use mpt_proto::time::Time;
 
 use super::state_folder;
@@ -49,8 +49,8 @@ impl HandshakeClock {
     }
 
     /// Saves the last timestamp, at most once per [`SAVE_INTERVAL`].
-    pub(super) fn poll(&mut self, now: Time, endpoint: &Endpoint) {
-        self.last = endpoint.last_timestamp();
+    pub(super) fn poll(&mut self, now: Time, workers: &Workers) {
+        self.last = workers.last_timestamp();
         if self.last != self.saved && now >= self.next_save {
             self.next_save = now + SAVE_INTERVAL;
             self.save();

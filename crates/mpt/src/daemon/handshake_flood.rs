@@ -20,9 +20,20 @@ pub struct FloodGuard {
     last_refused: u64,
     /// One in `2^sampling_shift` passes.
     sampling_shift: u32,
+    /// Addresses of peers at other workers.
+    elsewhere: Vec<IpAddr>,
 }
 
 impl FloodGuard {
+    /// Takes the addresses of peers at other workers, which are exempt, too.
+    pub fn set_elsewhere(&mut self, addresses: Vec<IpAddr>, endpoint: &Endpoint, links: &[Option<Link>]) {
+        let is_new = self.elsewhere != addresses;
+        self.elsewhere = addresses;
+        if is_new && self.sampling_shift > 0 {
+            self.set_filters(endpoint, links);
+        }
+    }
+
     /// Measures the rate of refused handshakes once per interval, and adapts the filter.
     pub fn poll(&mut self, now: Time, endpoint: &Endpoint, links: &[Option<Link>]) {
         let elapsed = now.since(self.last_poll);
@@ -49,7 +60,7 @@ impl FloodGuard {
     /// Applies the filter to a socket that was opened during a flood.
     pub fn on_link_opened(&self, endpoint: &Endpoint, link: &Link) {
         if self.sampling_shift > 0 {
-            self.set_filter(link, &endpoint.remotes().collect::<Vec<_>>());
+            self.set_filter(link, &self.exempt(endpoint));
         }
     }
 
@@ -66,8 +77,16 @@ impl FloodGuard {
             (_, 0) => tracing::info!("handshake flood: ended"),
             (_, sampling_shift) => tracing::debug!(sampling_shift, "handshake flood"),
         }
-        let exempt: Vec<IpAddr> = endpoint.remotes().collect();
+        self.set_filters(endpoint, links);
+    }
+
+    fn set_filters(&self, endpoint: &Endpoint, links: &[Option<Link>]) {
+        let exempt = self.exempt(endpoint);
         links.iter().flatten().for_each(|link| self.set_filter(link, &exempt));
+    }
+
+    fn exempt(&self, endpoint: &Endpoint) -> Vec<IpAddr> {
+        endpoint.remotes().chain(self.elsewhere.iter().copied()).collect()
     }
 
     fn set_filter(&self, link: &Link, exempt: &[IpAddr]) {

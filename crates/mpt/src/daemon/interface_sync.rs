@@ -126,7 +126,7 @@ impl InterfaceSync {
 impl Daemon {
     /// Synchronizes if a change or a retry is due, and returns the next deadline.
     pub(super) fn poll_interfaces(&mut self, now: Time) -> Option<Time> {
-        if self.driver.endpoint.take_remote_addresses_changed() {
+        if self.workers.take_remote_addresses_changed() {
             self.interface_sync.schedule(now);
         }
         let routes = self.interface_sync.route_failures.take_due(now);
@@ -199,7 +199,7 @@ impl Daemon {
             self.listen(now, &[]);
         }
         let autos = self.file.peers.iter().filter_map(|peer| Some((peer, peer.auto.as_ref()?)));
-        let advertised = |peer: &Peer| self.driver.endpoint.remote_addresses(&peer.name);
+        let advertised = |peer: &Peer| self.workers.remote_addresses(&peer.name);
         let policies: Vec<_> = autos
             .map(|(peer, auto)| {
                 (peer.name.to_string(), path_policy(peer, auto, self.names.remotes(peer), advertised(peer)))
@@ -275,28 +275,28 @@ impl Daemon {
                     role: PathRole::Available,
                 };
                 match self.is_configured(peer, candidate.remote) {
-                    true => self.driver.endpoint.add_path(now, peer, &config),
-                    false => self.driver.endpoint.add_remote_path(now, peer, &config),
+                    true => self.workers.add_path(now, peer, &config),
+                    false => self.workers.add_remote_path(now, peer, &config),
                 }
                 .map_err(|error| Failure::new(error.to_string()))?;
                 tracing::info!(peer, path = name, local = %candidate.local, remote = %candidate.remote, "path added");
             }
             PathChange::Move(name, candidate) => {
                 let link = self.link(candidate, port)?;
-                self.driver.rebind_link(now, link, candidate.local, Some(candidate.index))?;
+                self.workers.rebind_link(now, link, candidate.local, Some(candidate.index))?;
                 tracing::info!(peer, path = name, local = %candidate.local, "path uses another local address");
             }
             PathChange::Suspend(name, candidate) => {
                 let key = socket_key(candidate, port);
                 if !self.active_paths().any(|(other, _)| other == key) {
                     let link = self.link(candidate, port)?;
-                    self.driver.endpoint.handle_carrier(now, link, false);
+                    self.workers.handle_carrier(now, link, false);
                 }
                 tracing::info!(peer, path = name, "path suspended: no route to the peer");
             }
             PathChange::Remove(name, _) => {
                 // The path is gone if its link was removed.
-                let _ = self.driver.endpoint.remove_path(now, peer, name);
+                let _ = self.workers.remove_path(now, peer, name);
                 tracing::info!(peer, path = name, "path removed");
             }
         }

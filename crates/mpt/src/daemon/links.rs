@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use mpt_linux::Error;
 use mpt_linux::reactor::Clock;
-use mpt_linux::udp::{Datagrams, Receive, SendStatus, Socket, SocketSpec};
+use mpt_linux::udp::{Datagrams, Group, Receive, SendStatus, Socket, SocketSpec};
 use mpt_proto::drops::Dropped;
 use mpt_proto::endpoint::{Endpoint, RecvMeta};
 use mpt_proto::path::LinkId;
@@ -22,6 +22,10 @@ use mpt_proto::tx::Transmit;
 pub struct Link {
     id: LinkId,
     socket: Socket,
+    /// The sockets of the other workers for this address, until they take them.
+    siblings: Vec<Socket>,
+    /// It belongs to a worker that does not open sockets.
+    is_sibling: bool,
     spec: SocketSpec,
     /// The index of its interface, if known.
     interface: Option<u32>,
@@ -47,12 +51,43 @@ impl Link {
     /// As [`Socket::open`], except for a missing device.
     pub fn open(id: LinkId, spec: SocketSpec, interface: Option<u32>) -> Result<Self, Error> {
         let is_missing = |error: &Error| spec.device.is_some() && error.errno() == Some(nix::libc::ENODEV);
-        let (socket, waiting) = match Socket::open(&spec) {
+        let (group, waiting) = match Socket::open_group(&spec) {
             Err(error) if is_missing(&error) => (open_placeholder(&spec)?, true),
             opened => (opened?, false),
         };
         let interface = interface.filter(|_| !waiting);
-        Ok(Self { id, socket, spec, interface, managed: false, waiting, backlog: VecDeque::new() })
+        Ok(Self { waiting, ..Self::with(id, group, spec, interface, false) })
+    }
+
+    /// Makes a link of the sockets of one address, of which there is one for each worker.
+    fn with(id: LinkId, group: Group, spec: SocketSpec, interface: Option<u32>, managed: bool) -> Self {
+        let Group { first: socket, others: siblings } = group;
+        let (is_sibling, waiting, backlog) = (false, false, VecDeque::new());
+        Self { id, socket, siblings, is_sibling, spec, interface, managed, waiting, backlog }
+    }
+
+    fn replace_group(&mut self, Group { first, others }: Group) {
+        (self.socket, self.siblings) = (first, others);
+    }
+
+    /// Takes the links of the other workers to this address.
+    pub fn take_siblings(&mut self) -> Vec<Self> {
+        let sibling = |socket| {
+            let group = Group { first: socket, others: Vec::new() };
+            let link = Self::with(self.id, group, self.spec.clone(), self.interface, self.managed);
+            Self { is_sibling: true, waiting: self.waiting, ..link }
+        };
+        std::mem::take(&mut self.siblings).into_iter().map(sibling).collect()
+    }
+
+    /// Returns true if another worker opens its sockets.
+    pub fn is_sibling(&self) -> bool {
+        self.is_sibling
+    }
+
+    /// Continues with the socket of another link. The backlog stays.
+    pub fn replace_socket(&mut self, other: Self) {
+        *self = Self { backlog: std::mem::take(&mut self.backlog), ..other };
     }
 
     /// Opens the socket of a link of the path manager. Uses a free port if the wanted one is in use.
@@ -60,16 +95,8 @@ impl Link {
     /// # Errors
     /// As [`Socket::open`].
     pub fn open_managed(id: LinkId, spec: SocketSpec, interface: u32) -> Result<Self, Error> {
-        let (socket, spec) = open_on_any_port(spec)?;
-        Ok(Self {
-            id,
-            socket,
-            spec,
-            interface: Some(interface),
-            managed: true,
-            waiting: false,
-            backlog: VecDeque::new(),
-        })
+        let (group, spec) = open_on_any_port(spec)?;
+        Ok(Self::with(id, group, spec, Some(interface), true))
     }
 
     /// Opens a socket for incoming connections.
@@ -77,8 +104,8 @@ impl Link {
     /// # Errors
     /// As [`Socket::open`].
     pub fn listen(id: LinkId, spec: SocketSpec) -> Result<Self, Error> {
-        let socket = Socket::open(&spec)?;
-        Ok(Self { id, socket, spec, interface: None, managed: true, waiting: false, backlog: VecDeque::new() })
+        let group = Socket::open_group(&spec)?;
+        Ok(Self::with(id, group, spec, None, true))
     }
 
     /// Rebinds to another local address, or to an interface that came back under another index.
@@ -87,7 +114,9 @@ impl Link {
     /// As [`Socket::open`]; the link keeps its old socket.
     pub fn rebind(&mut self, local: IpAddr, interface: Option<u32>) -> Result<(), Error> {
         let spec = SocketSpec { local: SocketAddr::new(local, self.spec.local.port()), ..self.spec.clone() };
-        (self.socket, self.spec) = open_on_any_port(spec)?;
+        let (group, spec) = open_on_any_port(spec)?;
+        self.replace_group(group);
+        self.spec = spec;
         (self.interface, self.waiting) = (interface.or(self.interface), false);
         Ok(())
     }
@@ -128,7 +157,7 @@ impl Link {
 
     /// Returns true if its interface is gone and another one, with this index, has the name.
     pub fn needs_reopen(&self, index: u32, name: &str) -> bool {
-        self.spec.device.as_deref() == Some(name) && self.interface != Some(index)
+        !self.is_sibling && self.spec.device.as_deref() == Some(name) && self.interface != Some(index)
     }
 
     /// Reopens the socket on an interface that came back: a bound socket stays on the removed one.
@@ -136,7 +165,7 @@ impl Link {
     /// # Errors
     /// As [`Socket::open`]; the link keeps its old socket.
     pub fn reopen(&mut self, interface: u32) -> Result<(), Error> {
-        self.socket = Socket::open(&self.spec)?;
+        self.replace_group(Socket::open_group(&self.spec)?);
         (self.interface, self.waiting) = (Some(interface), false);
         Ok(())
     }
@@ -241,20 +270,24 @@ impl Link {
 const MAX_BACKLOG: usize = 256;
 
 /// Opens a socket that reaches nothing outside of this host, for a link whose interface does not exist.
-fn open_placeholder(spec: &SocketSpec) -> Result<Socket, Error> {
+fn open_placeholder(spec: &SocketSpec) -> Result<Group, Error> {
     let loopback = if spec.local.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
-    Socket::open(&SocketSpec { local: SocketAddr::new(loopback, 0), device: Some("lo".to_owned()), ..spec.clone() })
+    Socket::open_group(&SocketSpec {
+        local: SocketAddr::new(loopback, 0),
+        device: Some("lo".to_owned()),
+        ..spec.clone()
+    })
 }
 
 /// Opens a socket on the requested port, or on a free one if that is in use: in native mode the peer learns the port.
-fn open_on_any_port(spec: SocketSpec) -> Result<(Socket, SocketSpec), Error> {
+fn open_on_any_port(spec: SocketSpec) -> Result<(Group, SocketSpec), Error> {
     let taken = |error: &Error| error.errno() == Some(nix::libc::EADDRINUSE);
-    match Socket::open(&spec) {
+    match Socket::open_group(&spec) {
         Err(error) if taken(&error) => {
             let spec = SocketSpec { local: SocketAddr::new(spec.local.ip(), 0), ..spec };
-            Socket::open(&spec).map(|socket| (socket, spec))
+            Socket::open_group(&spec).map(|group| (group, spec))
         }
-        opened => opened.map(|socket| (socket, spec)),
+        opened => opened.map(|group| (group, spec)),
     }
 }
 

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::time::{Duration, SystemTime};
 
+use crate::daemon::workers::Workers;
 use mpt_proto::config::PathRole;
-use mpt_proto::endpoint::Endpoint;
 use mpt_proto::path::{DownCause, PathState};
 use mpt_proto::stats::PathStatus;
 use mpt_proto::time::Time;
@@ -35,7 +35,7 @@ pub(super) struct Metering {
     writer: UsageWriter,
     /// The file has been read.
     is_read: bool,
-    /// The endpoint's last totals, by public key and path.
+    /// The workers's last totals, by public key and path.
     last_totals: BTreeMap<String, u64>,
     /// Bytes that were counted since the last save, by usage key.
     unsaved_bytes: BTreeMap<String, u64>,
@@ -97,12 +97,12 @@ impl Metering {
     }
 
     /// Counts the traffic once per interval, and returns the next deadline.
-    pub(super) fn poll(&mut self, now: Time, endpoint: &mut Endpoint) -> Option<Time> {
+    pub(super) fn poll(&mut self, now: Time, workers: &mut Workers) -> Option<Time> {
         if self.paths.is_empty() && self.stopped.is_empty() {
             return None;
         }
         if now >= self.next {
-            self.next = now + self.count(now, endpoint);
+            self.next = now + self.count(now, workers);
             let is_due = self.unsaved.is_some_and(|since| now.since(since) >= SAVE_INTERVAL);
             if (self.save_now || is_due) && self.writer.start(&self.usage) {
                 (self.unsaved, self.save_now) = (None, false);
@@ -113,17 +113,17 @@ impl Metering {
     }
 
     /// Counts the rest before a peer is removed or the tunnel ends.
-    pub(super) fn count_final(&mut self, now: Time, endpoint: &mut Endpoint) {
+    pub(super) fn count_final(&mut self, now: Time, workers: &mut Workers) {
         if !self.paths.is_empty() {
-            self.count(now, endpoint);
+            self.count(now, workers);
         }
     }
 
     /// Counts, and returns the time until the next count.
-    fn count(&mut self, now: Time, endpoint: &mut Endpoint) -> Duration {
+    fn count(&mut self, now: Time, workers: &mut Workers) -> Duration {
         let today = Date::of(SystemTime::now());
         let mut interval = COUNT_INTERVAL;
-        for peer in endpoint.status().peers {
+        for peer in workers.status().peers {
             for path in &peer.paths {
                 let names = (peer.name.clone(), path.name.clone());
                 let wanted = match self.paths.get(&names) {
@@ -152,28 +152,28 @@ impl Metering {
                     None if self.stopped.contains(&names) => Use::As(path.roles[0]),
                     None => continue,
                 };
-                self.apply(now, endpoint, &names, path, wanted);
+                self.apply(now, workers, &names, path, wanted);
             }
         }
         interval
     }
 
     /// Gives a path its role, or takes it down, if that differs from its present use.
-    fn apply(&mut self, now: Time, endpoint: &mut Endpoint, names: &PeerAndPath, path: &PathStatus, wanted: Use) {
+    fn apply(&mut self, now: Time, workers: &mut Workers, names: &PeerAndPath, path: &PathStatus, wanted: Use) {
         let (peer, name) = (names.0.as_str(), names.1.as_str());
         let is_down = path.state == PathState::Down(DownCause::Operator);
         let applied = match wanted {
             Use::Never if is_down => return,
             Use::Never => {
                 self.stopped.insert(names.clone());
-                endpoint.enable_path(now, peer, name, false)
+                workers.enable_path(now, peer, name, false)
             }
             Use::As(role) => {
                 let enabled = match self.stopped.remove(names) && is_down {
-                    true => endpoint.enable_path(now, peer, name, true),
+                    true => workers.enable_path(now, peer, name, true),
                     false => Ok(()),
                 };
-                enabled.and(endpoint.set_role(now, peer, name, role))
+                enabled.and(workers.set_role(now, peer, name, role))
             }
         };
         if let Err(error) = applied {

@@ -1,6 +1,7 @@
 //! The daemon: `mpt up`.
 //!
-//! [`setup`] opens sockets and devices, [`event_loop`] moves packets, [`links`] are the sockets, [`routes`] the routes,
+//! [`setup`] opens sockets and devices, [`event_loop`] moves packets, in one of the [`workers`],
+//! [`links`] are the sockets, [`routes`] the routes,
 //! [`policy_routing`] routes the whole Internet into the tunnel, [`kill_switch`] drops what evades that, and
 //! [`gateway`] forwards to the Internet, and from the interfaces of [`share`] into the tunnel (where [`delegation`]
 //! advertises an IPv6 network), after [`forwarding`] has switched that on, or from ports of this host to hosts behind
@@ -75,13 +76,13 @@ mod tls_helper;
 mod tls_paths;
 mod usage_file;
 pub(crate) mod user;
+mod workers;
 
 use std::env;
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use mpt_linux::Reactor;
 use mpt_linux::netlink::{ForwardingMonitor, Monitor, Netlink, TableMonitor};
 use mpt_linux::reactor::{Clock, Interest, Ready, Signal, Signals, Token};
 use mpt_linux::suspend::{CopyMonitor, SuspendWatch};
@@ -98,7 +99,6 @@ use config_files::ConfigFiles;
 use control_port::ControlPort;
 use delegation::Delegation;
 use diagnosis::Diagnosis;
-use event_loop::Driver;
 use gateway::Gateway;
 use handshake_clock::HandshakeClock;
 use interface_sync::InterfaceSync;
@@ -110,7 +110,6 @@ use path_tests::PendingTest;
 use peer_addresses::PeerAddresses;
 use peer_source::PeerSourceClient;
 use pending::PendingCommand;
-use processor::ProcessorLoad;
 use qlog::Qlog;
 use restart::StopRequest;
 use routes::Routes;
@@ -120,6 +119,7 @@ use session_routes::SessionRoutes;
 use setup::{OpenTunnel, Sockets};
 use tls_helper::{RunningTlsHelper, TlsHelper};
 use tls_paths::TlsPaths;
+use workers::Workers;
 
 /// Runs a tunnel until a signal or `mpt down` ends it. Writes the event trace of each peer into the folder `qlog`, if
 /// there is one.
@@ -129,12 +129,16 @@ use tls_paths::TlsPaths;
 pub fn run(file: &File, qlog: Option<&Path>) -> Result<(), Failure> {
     let mut file = file.clone();
     let server_lists = ServerLists::at_start(&mut file);
+    if qlog.is_some() && *file.workers > 1 {
+        tracing::warn!("the event trace is of one worker: `workers` has no effect with --qlog");
+        file.workers.value = 1;
+    }
     let file = &file;
     let signals = Signals::open()?;
     let run = RunDir::from_env();
     let clock = Clock::start();
     // These need the rights of root to files. A service manager's socket takes notifications of connected senders only.
-    let device = CloneDevice::open();
+    let devices = (0..*file.workers).map(|_| CloneDevice::open()).collect();
     let service = Service::from_env();
     let tun_before = service.take_tun()?;
     let qlog = qlog.filter(|_| !run.running().contains(&file.interface));
@@ -151,7 +155,7 @@ pub fn run(file: &File, qlog: Option<&Path>) -> Result<(), Failure> {
         signals,
         control,
         status,
-        device,
+        devices,
         tun_before,
         service,
         delegation,
@@ -177,7 +181,7 @@ struct Opened {
     control: ControlServer,
     status: ControlServer,
     /// [`up`] reports an error, because its failure leaves an earlier kill switch where `mpt down` finds it.
-    device: Result<CloneDevice, mpt_linux::Error>,
+    devices: Result<Vec<CloneDevice>, mpt_linux::Error>,
     /// The TUN device of the process before.
     tun_before: Option<OwnedFd>,
     service: Service,
@@ -194,7 +198,7 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         signals,
         control,
         status,
-        device,
+        devices,
         tun_before,
         service,
         delegation,
@@ -205,28 +209,27 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         clock,
     } = open;
     let monitor = Monitor::open()?;
-    let reactor = Reactor::new(clock)?;
-    let OpenTunnel { mut driver, sockets, routes, session_routes, tun } =
-        setup::open(file, reactor, device?, tun_before)?;
-    service.keep_tun(driver.tun().as_fd());
+    let OpenTunnel { mut workers, sockets, routes, session_routes, tun } =
+        setup::open(file, clock, devices?, tun_before)?;
+    service.keep_tun(workers.tun().as_fd());
     let control_port = file.original.as_ref().map(|original| ControlPort::open(original, &file.peers)).transpose()?;
-    driver.reactor.add(&signals, SIGNALS, Interest::Read)?;
-    driver.reactor.add(&monitor, MONITOR, Interest::Read)?;
-    driver.reactor.add(&control, CONTROL, Interest::Read)?;
-    driver.reactor.add(&status, STATUS, Interest::Read)?;
+    workers.watch(&signals, SIGNALS, Interest::Read)?;
+    workers.watch(&monitor, MONITOR, Interest::Read)?;
+    workers.watch(&control, CONTROL, Interest::Read)?;
+    workers.watch(&status, STATUS, Interest::Read)?;
     if let Some(delegation) = &delegation {
-        delegation.watch(&driver)?;
+        delegation.watch(&workers)?;
     }
     if let Some(port) = &control_port {
-        driver.reactor.add(port, CONTROL_PORT, Interest::Read)?;
+        workers.watch(port, CONTROL_PORT, Interest::Read)?;
     }
-    let copy_monitor = watch_copies(&mut driver)?;
+    let copy_monitor = watch_copies(&workers)?;
     let gateway = Gateway::open(file, run)?;
     let resolvers = crate::resolver::of_host();
     config_files.set_name_servers(file)?;
-    let about = clients::tunnel_report(file, driver.endpoint.mtu());
+    let about = clients::tunnel_report(file, workers.mtu());
     if qlog.is_some() {
-        driver.endpoint.set_trace(driver.reactor.now(), true);
+        workers.set_trace(workers.now(), true);
     }
     let (file, pending) = (file.clone(), Vec::new());
     let (interfaces, metering) = (InterfaceSync::new(tun), Metering::open(&file));
@@ -234,14 +237,14 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
     let peer_addresses = PeerAddresses::read(&file.interface);
     let peer_source = PeerSourceClient::of(&file);
     if peer_source.is_some() {
-        driver.endpoint.ask_for_unknown_keys();
+        workers.ask_for_unknown_keys();
     }
     warn_at_start(&file, &mut config_files, &resolvers)?;
     let tls_helper = tls_helper.map(TlsHelper::start).transpose()?;
     service.ready();
     Daemon {
         service,
-        driver,
+        workers,
         gateway,
         delegation,
         routes,
@@ -256,7 +259,6 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
         control,
         status,
         tunnel_report: about,
-        processor: ProcessorLoad::default(),
         tun_is_up: None,
         file,
         sockets,
@@ -283,12 +285,12 @@ fn up(file: &File, run: &RunDir, open: Opened) -> Result<(), Failure> {
 }
 
 /// Watches for copies of the virtual machine in which this runs.
-fn watch_copies(driver: &mut Driver) -> Result<Option<CopyMonitor>, Failure> {
+fn watch_copies(workers: &Workers) -> Result<Option<CopyMonitor>, Failure> {
     let monitor = CopyMonitor::open()
         .inspect_err(|error| tracing::warn!(%error, "copies of a virtual machine are not detected"))
         .ok();
     if let Some(monitor) = &monitor {
-        driver.reactor.add(monitor, COPIES, Interest::Read)?;
+        workers.watch_by_all(monitor, COPIES)?;
     }
     Ok(monitor)
 }
@@ -315,7 +317,7 @@ pub(crate) fn state_folder() -> PathBuf {
 /// Fields drop in this order: those that revert their changes before the control socket, so that a client that waits
 /// for the end finds everything reverted.
 struct Daemon {
-    driver: Driver,
+    workers: Workers,
     gateway: Option<Gateway>,
     delegation: Option<Delegation>,
     routes: Routes,
@@ -340,7 +342,6 @@ struct Daemon {
     /// Takes requests that change nothing.
     status: ControlServer,
     tunnel_report: TunnelReport,
-    processor: ProcessorLoad,
     /// The state of the TUN device in netlink events. Events before it is up for the first time are ignored.
     tun_is_up: Option<bool>,
     /// The running configuration: the file as it was read, with peers added and removed since.
@@ -374,27 +375,27 @@ enum LoopControl {
 impl Daemon {
     fn run_to_end(&mut self) -> Result<(), Failure> {
         let ended = self.run_loop();
+        self.handshake_clock.poll(self.workers.now(), &self.workers);
         self.save_peer_addresses();
-        self.metering.count_final(self.driver.reactor.now(), &mut self.driver.endpoint);
+        self.metering.count_final(self.workers.now(), &mut self.workers);
         if let Some(qlog) = &mut self.qlog {
-            qlog.close(&mut self.driver.endpoint);
+            qlog.close(&mut self.workers);
         }
         ended
     }
 
     fn run_loop(&mut self) -> Result<(), Failure> {
         let mut ready = Vec::new();
-        self.watch_tables(self.driver.reactor.now())?;
-        self.driver.take_down_waiting(self.driver.reactor.now());
-        self.add_tls_paths(self.driver.reactor.now())?;
-        self.configure_server_lists(self.driver.reactor.now());
-        self.diagnosis.on_paths_changed(self.driver.reactor.now());
-        self.sync_interfaces(self.driver.reactor.now());
-        let mut wake = self.finish_iteration(self.driver.reactor.now());
+        self.watch_tables(self.workers.now())?;
+        self.workers.take_down_waiting(self.workers.now());
+        self.add_tls_paths(self.workers.now())?;
+        self.configure_server_lists(self.workers.now());
+        self.diagnosis.on_paths_changed(self.workers.now());
+        self.sync_interfaces(self.workers.now());
+        let mut wake = self.finish_iteration(self.workers.now());
         loop {
-            self.driver.reactor.wait(wake, &mut ready)?;
-            let now = self.driver.reactor.now();
-            self.processor.poll(now, self.driver.reactor.waited());
+            self.workers.wait(wake, &mut ready)?;
+            let now = self.workers.now();
             let is_copy = ready.iter().any(|event| event.token == COPIES);
             let copied = is_copy && self.copy_monitor.as_mut().is_some_and(CopyMonitor::take_copied);
             self.detect_suspend(now, copied)?;
@@ -408,12 +409,12 @@ impl Daemon {
                 self.stop(now, restarts);
                 return Ok(());
             }
-            if self.driver.is_tun_removed() {
+            if self.workers.is_tun_removed() {
                 let failure = Failure::new(format!("{} was removed", *self.file.interface));
                 return Err(failure.hint("use `mpt down` to end a tunnel; `mpt up` creates its interface again"));
             }
             wake = self.finish_iteration(now);
-            self.driver.moderate(now);
+            self.workers.moderate(now);
         }
     }
 
@@ -444,8 +445,7 @@ impl Daemon {
         }
         // The clock of the tunnel stood still.
         self.bypass_until = self.bypass_until.map(|_| now);
-        self.driver.endpoint.handle_suspend(now, *crate::random::bytes()?);
-        Ok(())
+        self.workers.handle_suspend(now)
     }
 
     /// Handles everything that is due, and returns the next deadline.
@@ -455,32 +455,32 @@ impl Daemon {
         let names = self.poll_names(now);
         let tls = self.poll_tls(now);
         let interfaces = self.poll_interfaces(now);
-        let metering = self.metering.poll(now, &mut self.driver.endpoint);
+        let metering = self.metering.poll(now, &mut self.workers);
         for event in self.metering.take_events() {
             self.publish(event);
         }
         self.poll_peer_source(now);
         self.process_server_lists(now);
         let offered_list = self.poll_offered_list(now);
-        let data = self.driver.finish_iteration(now);
-        self.handshake_clock.poll(now, &self.driver.endpoint);
+        let data = self.workers.finish_iteration(now);
+        self.handshake_clock.poll(now, &self.workers);
         self.poll_peer_addresses(now);
         self.adapt_mtu();
         let session_routes = self.update_session_routes(now);
         let peer_source = self.flush_peer_source(now);
-        self.poll_path_tests();
+        let path_tests = self.poll_path_tests(now);
         // Events of this iteration are processed at once, not at the next wake-up.
         let path_events = self.process_path_events(now).then_some(now);
         let clients = self.poll_clients(now);
-        let qlog = self.qlog.as_mut().and_then(|qlog| qlog.poll(now, &mut self.driver.endpoint));
-        let service = self.service.poll(now, &self.driver.endpoint);
+        let qlog = self.qlog.as_mut().and_then(|qlog| qlog.poll(now, &mut self.workers));
+        let service = self.service.poll(now, &self.workers);
         let bypass = self.poll_bypass(now);
         let certificate = self.poll_certificate(now);
         let delegation = self.poll_delegation(now);
-        let diagnosis = self.diagnosis.poll(now, &self.driver.endpoint, &self.file);
+        let diagnosis = self.diagnosis.poll(now, &self.workers, &self.file);
         let stop = self.stop_request.as_ref().map(StopRequest::deadline);
         let own = [bypass, certificate, clients, control, data, delegation, diagnosis, interfaces, metering, names];
-        let others = [offered_list, path_events, peer_source, qlog, service, session_routes, stop, tls];
+        let others = [offered_list, path_events, path_tests, peer_source, qlog, service, session_routes, stop, tls];
         own.into_iter().chain(others).flatten().min()
     }
 
@@ -490,7 +490,7 @@ impl Daemon {
             MONITOR => self.handle_netlink_events(now)?,
             TABLES => self.handle_table_events(now)?,
             FORWARDING => self.handle_forwarding_events(now)?,
-            COPIES | RESTART => {}
+            COPIES | RESTART | workers::NEWS => {}
             ROUTER => self.delegation.iter_mut().for_each(|delegation| delegation.handle_ready(now)),
             NAMES => self.names.schedule(now),
             PEER_SOURCE => self.handle_peer_source(now, ready),
@@ -501,7 +501,7 @@ impl Daemon {
                     port.handle_ready(now);
                 }
             }
-            _ => self.driver.handle(now, ready),
+            _ => self.workers.handle(now, ready),
         }
         Ok(LoopControl::Continue)
     }
@@ -526,8 +526,8 @@ impl Daemon {
     fn process_path_events(&mut self, now: Time) -> bool {
         let mut any = self.process_server_events();
         self.log_closed_sessions();
-        while let Some((peer, event)) = self.driver.endpoint.poll_event() {
-            let (peer, path) = (peer.to_owned(), event.path.to_string());
+        while let Some((peer, event)) = self.workers.poll_event() {
+            let path = event.path.to_string();
             self.notify_peer(now, &peer, &event);
             self.path_changes.record(PathChange { peer, path, from: event.from, to: event.to });
             any = true;

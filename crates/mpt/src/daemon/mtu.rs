@@ -6,6 +6,7 @@
 
 use ipnet::IpNet;
 use mpt_linux::netlink::Netlink;
+use mpt_proto::peer::Peer;
 
 use super::Daemon;
 use crate::config::File;
@@ -14,14 +15,14 @@ use crate::control::EventKind;
 impl Daemon {
     /// Sets the MTUs of the TUN device and of the routes to peers.
     pub(super) fn adapt_mtu(&mut self) {
-        let is_applied = |applied: &Vec<_>| self.driver.endpoint.narrow_peers().eq(applied.iter().copied());
+        let is_applied = |applied: &Vec<_>| self.workers.narrow_peers().eq(applied.iter().copied());
         if self.narrow_peers.as_ref().is_some_and(is_applied) {
             return;
         }
-        let narrow: Vec<_> = self.driver.endpoint.narrow_peers().collect();
-        let (mut mtu, mut networks) = (self.driver.endpoint.mtu(), Vec::new());
+        let narrow: Vec<_> = self.workers.narrow_peers().collect();
+        let (mut mtu, mut networks) = (self.workers.mtu(), Vec::new());
         for (index, carried) in &narrow {
-            let own = self.driver.endpoint.peers()[*index].networks();
+            let own = self.workers.peer(*index).map(Peer::networks).unwrap_or_default();
             match has_routes_of_its_own(&self.file, own) {
                 true => networks.extend(own.iter().map(|net| (net.trunc(), *carried as u32))),
                 false => mtu = mtu.min(*carried),
@@ -46,7 +47,7 @@ impl Daemon {
         }
         let before = std::mem::replace(&mut self.tunnel_report.mtu_bytes, mtu);
         self.publish(EventKind::Mtu { mtu_bytes: mtu });
-        let set = Netlink::open().and_then(|mut netlink| netlink.set_mtu(self.driver.tun_index(), mtu as u32));
+        let set = Netlink::open().and_then(|mut netlink| netlink.set_mtu(self.workers.tun_index(), mtu as u32));
         match set {
             Ok(()) if mtu < before => {
                 tracing::warn!(mtu, before, "tunnel MTU lowered to what every path carries");

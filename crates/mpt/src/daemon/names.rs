@@ -176,7 +176,7 @@ impl Daemon {
         }
         let started = Resolver::start(policy_routing::mark(&self.file));
         let started = started.map_err(|error| error.to_string()).and_then(|resolver| {
-            let added = self.driver.reactor.add(&resolver, NAMES, Interest::Read);
+            let added = self.workers.watch(&resolver, NAMES, Interest::Read);
             added.map(|()| resolver).map_err(|error| error.to_string())
         });
         match started {
@@ -190,7 +190,7 @@ impl Daemon {
         if self.names.due.is_none_or(|due| due > now) {
             return self.names.due;
         }
-        let status = self.driver.endpoint.status().peers;
+        let status = self.workers.status().peers;
         let answers = self.names.resolver.as_mut().map(Resolver::take_answers).unwrap_or_default();
         let mut changed = false;
         for answer in answers {

@@ -11,7 +11,7 @@ impl Daemon {
         while let Some(event) = self.monitor.next_event()? {
             self.interface_sync.schedule(now);
             self.interface_sync.tun_routes_gone |= match event {
-                Event::RouteGone(index) => index == self.driver.tun_index(),
+                Event::RouteGone(index) => index == self.workers.tun_index(),
                 Event::DefaultRoutes | Event::Resync => true,
                 _ => false,
             };
@@ -22,8 +22,8 @@ impl Daemon {
             }
             match event {
                 Event::Link(link) => self.handle_link(now, &link),
-                Event::LinkGone(index) => self.driver.handle_interface_gone(now, index),
-                Event::AddressAdded(index, prefix) if !self.driver.on_address_added(index, prefix.address) => {}
+                Event::LinkGone(index) => self.workers.handle_interface_gone(now, index),
+                Event::AddressAdded(index, prefix) if !self.workers.on_address_added(index, prefix.address) => {}
                 Event::AddressAdded(..) => self.resync_interfaces(now),
                 Event::Resync => {
                     self.tun_is_up = Some(false);
@@ -56,7 +56,7 @@ impl Daemon {
 
     fn restore_tun(&mut self) -> Result<(), Failure> {
         let mut netlink = Netlink::open()?;
-        setup::add_addresses(&self.file, self.driver.tun_index(), &mut netlink)?;
+        setup::add_addresses(&self.file, self.workers.tun_index(), &mut netlink)?;
         self.restore_session_routes(&mut netlink)?;
         self.routes.apply(&self.file, &mut netlink)
     }
@@ -67,18 +67,19 @@ impl Daemon {
             Ok(links) => links,
             Err(error) => return tracing::warn!(%error, "cannot list the interfaces"),
         };
-        for index in self.driver.interfaces().into_iter().filter(|index| !links.iter().any(|link| link.index == *index))
+        for index in
+            self.workers.interfaces().into_iter().filter(|index| !links.iter().any(|link| link.index == *index))
         {
-            self.driver.handle_interface_gone(now, index);
+            self.workers.handle_interface_gone(now, index);
         }
         links.iter().for_each(|link| self.handle_link(now, link));
-        self.driver.take_down_waiting(now);
+        self.workers.take_down_waiting(now);
     }
 
     fn handle_link(&mut self, now: Time, link: &Link) {
-        if link.index == self.driver.tun_index() {
+        if link.index == self.workers.tun_index() {
             self.handle_tun(link.up);
         }
-        self.driver.handle_interface_state(now, link.index, &link.name, link.up && link.running);
+        self.workers.handle_interface_state(now, link.index, &link.name, link.up && link.running);
     }
 }

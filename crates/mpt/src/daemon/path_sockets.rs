@@ -12,7 +12,7 @@ use mpt_proto::path_manager::{CandidatePath, Interface, Pairs};
 use mpt_proto::time::Time;
 
 use super::links::Link;
-use super::{Daemon, policy_routing};
+use super::{Daemon, setup};
 use crate::Failure;
 
 /// Paths over one interface share their sockets.
@@ -34,12 +34,10 @@ impl Daemon {
         let spec = SocketSpec {
             local: SocketAddr::new(candidate.local, if candidate.number == 0 { port } else { 0 }),
             device: Some(candidate.interface.clone()),
-            mark: policy_routing::mark(&self.file),
-            offload: self.file.offload,
-            ..SocketSpec::default()
+            ..setup::socket_spec(&self.file)
         };
         let id = self.sockets.allocate_id().ok_or_else(|| Failure::new("too many sockets"))?;
-        let opened = Link::open_managed(id, spec, candidate.index).and_then(|link| self.driver.add_link(link));
+        let opened = Link::open_managed(id, spec, candidate.index).and_then(|link| self.workers.add_link(link));
         opened.inspect_err(|_| self.sockets.release_id(id))?;
         self.interface_sync.links.insert(key, id);
         Ok(id)
@@ -55,11 +53,11 @@ impl Daemon {
             }
         }
         for (link, candidates) in by_link {
-            if candidates.iter().any(|candidate| self.driver.is_bound_to(link, candidate.local, candidate.index)) {
+            if candidates.iter().any(|candidate| self.workers.is_bound_to(link, candidate.local, candidate.index)) {
                 continue;
             }
             let CandidatePath { interface, index, local, .. } = &candidates[0];
-            match self.driver.rebind_link(now, link, *local, Some(*index)) {
+            match self.workers.rebind_link(now, link, *local, Some(*index)) {
                 Ok(()) => tracing::info!(interface, %local, "socket rebound to another local address"),
                 Err(error) => {
                     self.interface_sync
@@ -76,13 +74,13 @@ impl Daemon {
         let port = *self.file.port;
         let free = |own: &&IpAddr| !is_link_local(**own) && !self.sockets.is_bound_to(SocketAddr::new(**own, port));
         let all: BTreeSet<_> = all.flat_map(|interface| &interface.addresses).filter(free).collect();
-        let (driver, sockets) = (&mut self.driver, &mut self.sockets);
+        let (workers, sockets) = (&mut self.workers, &mut self.sockets);
         self.interface_sync.listening.retain(|address, id| {
             let stays = all.contains(address);
             if !stays {
                 tracing::info!(%address, "stopped listening: address removed");
-                driver.endpoint.remove_link(now, *id);
-                driver.remove_link(*id);
+                workers.remove_paths_over(now, *id);
+                workers.close_link(*id);
                 sockets.release_id(*id);
             }
             stays
@@ -97,9 +95,8 @@ impl Daemon {
                 return;
             };
             let local = SocketAddr::new(*address, *self.file.port);
-            let mark = policy_routing::mark(&self.file);
-            let spec = SocketSpec { local, mark, offload: self.file.offload, ..SocketSpec::default() };
-            match Link::listen(id, spec).and_then(|link| self.driver.add_link(link)) {
+            let spec = SocketSpec { local, ..setup::socket_spec(&self.file) };
+            match Link::listen(id, spec).and_then(|link| self.workers.add_link(link)) {
                 Ok(()) => drop(self.interface_sync.listening.insert(*address, id)),
                 Err(error) => {
                     self.sockets.release_id(id);
@@ -117,7 +114,7 @@ impl Daemon {
             usable.filter(|own| self.interface_sync.listening.contains_key(*own) || self.sockets.is_bound_to(at(own)));
         let all: Vec<_> = open.map(at).collect();
         for peer in self.file.peers.iter().filter(|peer| peer.connects_to_us() && peer.pairs == Pairs::FullMesh) {
-            if let Err(error) = self.driver.endpoint.advertise_addresses(now, &peer.name, &all) {
+            if let Err(error) = self.workers.advertise_addresses(now, &peer.name, &all) {
                 tracing::warn!(peer = %peer.name, %error, "addresses not advertised");
             }
         }
@@ -126,8 +123,8 @@ impl Daemon {
     /// Closes the sockets that no configured path uses.
     pub(super) fn close_unconfigured(&mut self, now: Time) {
         for id in self.sockets.take_unconfigured(&self.file.peers) {
-            self.driver.endpoint.remove_link(now, id);
-            self.driver.remove_link(id);
+            self.workers.remove_paths_over(now, id);
+            self.workers.close_link(id);
             self.interface_sync.configured.remove(&id);
         }
     }
@@ -136,13 +133,13 @@ impl Daemon {
         if self.interface_sync.links.is_empty() {
             return;
         }
-        let status = self.driver.endpoint.status();
+        let status = self.workers.status();
         let used = |link: LinkId| status.peers.iter().flat_map(|peer| &peer.paths).any(|path| path.link == link);
-        let (driver, sockets) = (&mut self.driver, &mut self.sockets);
+        let (workers, sockets) = (&mut self.workers, &mut self.sockets);
         self.interface_sync.links.retain(|_, id| {
             let stays = used(*id);
             if !stays {
-                driver.remove_link(*id);
+                workers.close_link(*id);
                 sockets.release_id(*id);
             }
             stays
@@ -169,7 +166,7 @@ impl Daemon {
                 own.iter().copied().find(|own| device.is_some() && !is_link_local(*own))
             };
             match target {
-                Some(target) => match self.driver.rebind_link(now, id, target, None) {
+                Some(target) => match self.workers.rebind_link(now, id, target, None) {
                     Ok(()) => {
                         tracing::info!(interface = device.as_deref().unwrap_or("any"), local = %target, "local addresses changed")
                     }
@@ -188,7 +185,7 @@ impl Daemon {
                         true => tracing::info!(interface, "the interface has no address"),
                         false => tracing::info!(interface, local = %local.ip(), "the local address is gone"),
                     }
-                    self.driver.handle_address_gone(now, id);
+                    self.workers.handle_address_gone(now, id);
                 }
             }
         }

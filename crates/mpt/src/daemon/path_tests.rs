@@ -1,5 +1,7 @@
 //! `mpt path test`: clients that wait for the result of a test. See `peer/native/path_test.rs` in the core.
 
+use std::time::Duration;
+
 use mpt_proto::PeerError;
 use mpt_proto::stats::PathTestOutcome;
 use mpt_proto::time::Time;
@@ -29,16 +31,16 @@ impl Daemon {
         peer: &str,
         path: &str,
     ) -> Result<(), Failure> {
-        self.driver.endpoint.start_path_test(now, peer, path).map_err(|error| start_failure(error, peer, path))?;
+        self.workers.start_path_test(now, peer, path).map_err(|error| start_failure(error, peer, path))?;
         tracing::info!(peer, path, "the path is tested");
         self.path_tests.push(PendingTest { client, peer: peer.to_owned(), path: path.to_owned() });
         Ok(())
     }
 
     /// Responds to the clients whose tests have ended.
-    pub(super) fn poll_path_tests(&mut self) {
+    pub(super) fn poll_path_tests(&mut self, now: Time) -> Option<Time> {
         for test in std::mem::take(&mut self.path_tests) {
-            let response = match self.driver.endpoint.take_path_test(&test.peer) {
+            let response = match self.workers.take_path_test(&test.peer) {
                 Ok(None) => {
                     self.path_tests.push(test);
                     continue;
@@ -48,8 +50,12 @@ impl Daemon {
             };
             self.control.respond(test.client, &response);
         }
+        (!self.path_tests.is_empty()).then(|| now + POLL_INTERVAL)
     }
 }
+
+/// A test lasts ten seconds.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 fn response(test: &PendingTest, outcome: &PathTestOutcome) -> Response {
     let PendingTest { peer, path, .. } = test;

@@ -10,6 +10,7 @@ use std::{fs, io};
 
 use mpt_proto::crypto::keys::PublicKey;
 use mpt_proto::path::LinkId;
+use mpt_proto::peer::Peer;
 use mpt_proto::time::Time;
 
 use super::{Daemon, state_folder};
@@ -74,7 +75,7 @@ impl Daemon {
                 self.peer_addresses.former.push(address);
                 continue;
             };
-            match self.driver.endpoint.recall_path(now, &peer, link, remote) {
+            match self.workers.recall_path(now, &peer, link, remote) {
                 Ok(()) => tracing::debug!(%peer, %remote, "address of the last run"),
                 Err(error) => tracing::debug!(%peer, %remote, %error, "address of the last run not used"),
             }
@@ -92,9 +93,9 @@ impl Daemon {
     pub(super) fn save_peer_addresses(&mut self) {
         let links: Vec<_> = self.listening_links().collect();
         // Those of a source are not known at the next start.
-        let endpoint = &self.driver.endpoint;
-        let indexes = self.file.peers.iter().filter_map(|peer| endpoint.index_of(&peer.name));
-        let paths = indexes.flat_map(|index| endpoint.peers()[index].learned_paths());
+        let workers = &self.workers;
+        let indexes = self.file.peers.iter().filter_map(|peer| workers.index_of(&peer.name));
+        let paths = indexes.filter_map(|index| workers.peer(index)).flat_map(Peer::learned_paths);
         let addresses = paths.filter_map(|(peer, link, remote)| {
             let (local, _) = links.iter().find(|(_, id)| *id == link)?;
             Some(Address { peer: *peer, local: *local, remote })

@@ -3,11 +3,11 @@
 //! In every case a new peer is a configuration that is parsed and checked like any other, and a change is a removal and
 //! an addition. Its sequence numbers then restart, which the remote resequencer detects.
 
+use crate::daemon::workers::Workers;
 use ipnet::IpNet;
 use mpt_linux::netlink::Netlink;
 use mpt_proto::PeerError;
 use mpt_proto::config::PeerConfig;
-use mpt_proto::endpoint::Endpoint;
 use mpt_proto::legacy::control::{AddressPair, Code, ControlEvent, LegacyPath};
 use mpt_proto::peer::PathEvent;
 use mpt_proto::time::Time;
@@ -37,9 +37,9 @@ impl Daemon {
     /// The system refused a change.
     pub(super) fn add_prepared(&mut self, now: Time, peers: Vec<(Peer, PeerConfig)>) -> Result<(), Failure> {
         for link in self.sockets.take_new() {
-            self.driver.add_link(link)?;
+            self.workers.add_link(link)?;
         }
-        self.driver.endpoint.add_peers(now, peers.iter().map(|(_, config)| config));
+        self.workers.add_peers(now, peers.iter().map(|(_, config)| config));
         for (peer, _) in peers {
             if let Some(port) = &mut self.control_port {
                 port.add(&peer);
@@ -57,12 +57,12 @@ impl Daemon {
 
     /// Removes the peer at `index`.
     pub(super) fn remove_peer(&mut self, now: Time, index: usize) -> Peer {
-        self.metering.count_final(now, &mut self.driver.endpoint);
+        self.metering.count_final(now, &mut self.workers);
         let peer = self.file.peers.remove(index);
-        if let Some(index) = self.driver.endpoint.index_of(&peer.name) {
-            self.driver.endpoint.close(now, index, CloseFrame::REMOVED, "");
+        if let Some(index) = self.workers.index_of(&peer.name) {
+            self.workers.close(now, index, CloseFrame::REMOVED, "");
         }
-        if let Err(error) = self.driver.endpoint.remove_peer(&peer.name) {
+        if let Err(error) = self.workers.remove_peer(&peer.name) {
             tracing::warn!(peer = %peer.name, %error, "peer not removed");
         }
         if let Some((source, key)) = self.peer_source.as_mut().zip(peer.protocol.public_key()) {
@@ -85,7 +85,7 @@ impl Daemon {
         self.routes.apply(&self.file, &mut Netlink::open()?)?;
         self.interface_sync.on_default_routes_changed();
         self.sync_gateway()?;
-        self.watch_tables(self.driver.reactor.now())
+        self.watch_tables(self.workers.now())
     }
 
     /// Notifies the peer of a path's change, if this host caused or detected it. The original does not announce the
@@ -95,7 +95,7 @@ impl Daemon {
         let Some(up) = event.own_view else { return };
         let Some(peer) = self.file.peers.iter().find(|peer| *peer.name == name) else { return };
         let Some(path) = peer.paths.iter().find(|path| *path.name == event.path) else { return };
-        let status = self.driver.endpoint.peers().iter().find(|peer| peer.name() == name);
+        let status = self.workers.peers().find(|peer| peer.name() == name);
         let states = status.map_or_else(Vec::new, |peer| peer.status().paths);
         port.notify(now, peer, path, up, |name| states.iter().any(|path| path.name == name && path.state.is_up()));
     }
@@ -111,10 +111,10 @@ impl Daemon {
     fn handle_event(&mut self, now: Time, event: ControlEvent) {
         match event {
             ControlEvent::PathStatus { connection, path, up } => {
-                self.each_path(connection, path, |endpoint, peer, path| endpoint.handle_report(now, peer, path, up));
+                self.each_path(connection, path, |workers, peer, path| workers.handle_report(now, peer, path, up));
             }
             ControlEvent::Keepalive { connection, path } => {
-                self.each_path(connection, path, |endpoint, peer, path| endpoint.handle_keepalive(now, peer, path));
+                self.each_path(connection, path, |workers, peer, path| workers.handle_keepalive(now, peer, path));
             }
             ControlEvent::StatusConfirmed { connection, path } => {
                 tracing::debug!(peer = %connection.remote, "peer notified");
@@ -150,12 +150,12 @@ impl Daemon {
         &mut self,
         pair: AddressPair,
         path: LegacyPath,
-        mut apply: impl FnMut(&mut Endpoint, &str, &str) -> Result<(), PeerError>,
+        mut apply: impl FnMut(&mut Workers, &str, &str) -> Result<(), PeerError>,
     ) {
         let Some(index) = self.peer_of(pair) else { return };
         let peer = &self.file.peers[index];
         for local in peer.paths.iter().filter(|local| control_port::wire_name(local) == Some(path)) {
-            if let Err(error) = apply(&mut self.driver.endpoint, &peer.name, &local.name) {
+            if let Err(error) = apply(&mut self.workers, &peer.name, &local.name) {
                 tracing::warn!(peer = %peer.name, path = %local.name, %error, "path state not applied");
             }
         }

@@ -11,7 +11,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use mpt_proto::endpoint::Endpoint;
+use crate::daemon::workers::Workers;
 use mpt_proto::time::Time;
 use mpt_proto::trace::TraceRecord;
 use mpt_proto::trace::qlog::{self, QlogHeader};
@@ -66,9 +66,9 @@ impl Qlog {
 
     /// Writes the events since the last call, and flushes the files once in a second. Returns the time of the next
     /// flush.
-    pub(super) fn poll(&mut self, now: Time, endpoint: &mut Endpoint) -> Option<Time> {
-        while let Some(record) = endpoint.poll_trace() {
-            if let Some(peer) = endpoint.peers().get(record.peer) {
+    pub(super) fn poll(&mut self, now: Time, workers: &mut Workers) -> Option<Time> {
+        while let Some(record) = workers.poll_trace() {
+            if let Some(peer) = workers.peer(record.peer) {
                 self.write(peer.name(), &record);
                 self.flush_at.get_or_insert(now + FLUSH_INTERVAL);
             }
@@ -80,8 +80,8 @@ impl Qlog {
     }
 
     /// Writes the last events.
-    pub(super) fn close(&mut self, endpoint: &mut Endpoint) {
-        self.poll(Time::START, endpoint);
+    pub(super) fn close(&mut self, workers: &mut Workers) {
+        self.poll(Time::START, workers);
         self.flush();
     }
 

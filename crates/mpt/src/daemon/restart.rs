@@ -75,7 +75,7 @@ impl Daemon {
             return LoopControl::Exit;
         };
         // The end of the output wakes the main loop.
-        match self.driver.reactor.add(output, RESTART, Interest::Read) {
+        match self.workers.watch(output, RESTART, Interest::Read) {
             Ok(()) => LoopControl::Continue,
             Err(_) => LoopControl::Exit,
         }

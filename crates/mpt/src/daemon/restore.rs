@@ -28,13 +28,13 @@ impl Daemon {
         let has_tables = policy_routing::has_kill_switch(&self.file) || has_bypasses || self.gateway.is_some();
         if has_tables && self.table_monitor.is_none() {
             let monitor = TableMonitor::open()?;
-            self.driver.reactor.add(&monitor, TABLES, Interest::Read)?;
+            self.workers.watch(&monitor, TABLES, Interest::Read)?;
             self.table_monitor = Some(monitor);
             self.restore_tables(now);
         }
         if self.gateway.is_some() && self.forwarding_monitor.is_none() {
             let monitor = ForwardingMonitor::open()?;
-            self.driver.reactor.add(&monitor, FORWARDING, Interest::Read)?;
+            self.workers.watch(&monitor, FORWARDING, Interest::Read)?;
             self.forwarding_monitor = Some(monitor);
             self.restore_forwarding(now);
         }

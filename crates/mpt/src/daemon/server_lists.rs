@@ -209,7 +209,7 @@ impl Daemon {
             match offered.poll(path) {
                 Some(Ok(list)) => {
                     tracing::info!(version = list.version, "list of servers for sites");
-                    self.driver.endpoint.set_server_list(now, Some(list));
+                    self.workers.set_server_list(now, Some(&list));
                 }
                 Some(Err(failure)) => tracing::warn!(%failure, "sites get no list of servers, or the one before"),
                 None => {}
@@ -225,17 +225,17 @@ impl Daemon {
             let peers: Vec<_> = self.file.peers.iter().filter(|peer| is_in(peer, name)).collect();
             let names: Vec<&str> = peers.iter().map(|peer| peer.name.as_str()).collect();
             for peer in &names {
-                if let Err(error) = self.driver.endpoint.take_server_lists(peer, Some(version)) {
+                if let Err(error) = self.workers.take_server_lists(peer, Some(version)) {
                     tracing::debug!(peer, %error, "no list of servers is taken");
                 }
             }
-            self.driver.endpoint.order_servers(now, name, &names);
+            self.workers.order_servers(now, name, &names);
         }
     }
 
     /// Handles what peers offer.
     pub(super) fn process_server_lists(&mut self, now: Time) {
-        while let Some(ServerListEvent { peer, offered }) = self.driver.endpoint.poll_server_list() {
+        while let Some(ServerListEvent { peer, offered }) = self.workers.poll_server_list() {
             let group = self.file.peers.iter().find(|known| *known.name == peer);
             let group = group.and_then(|known| known.server.as_ref()).map(|server| server.group.clone());
             let group = group.filter(|group| self.server_lists.groups.contains_key(group));

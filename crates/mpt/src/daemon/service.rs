@@ -13,8 +13,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
+use crate::daemon::workers::Workers;
 use mpt_linux::{Error, descriptor_store};
-use mpt_proto::endpoint::Endpoint;
 use mpt_proto::peer::Peer;
 use mpt_proto::time::Time;
 
@@ -43,15 +43,16 @@ struct PathCount {
 impl PathCount {
     /// Counts the paths of the next peers. After the last one, returns the line that `systemctl status` shows. A peer
     /// that takes the place of a removed one meanwhile may be missing until the next count.
-    fn go_on(&mut self, endpoint: &Endpoint) -> Option<String> {
-        let end = endpoint.peers().len().min(self.peers + PEERS_PER_TURN);
-        for path in endpoint.peers().get(self.peers..end).unwrap_or_default().iter().flat_map(Peer::paths) {
+    fn go_on(&mut self, workers: &Workers) -> Option<String> {
+        let count = workers.peer_count();
+        let end = count.min(self.peers + PEERS_PER_TURN);
+        for path in workers.peers().skip(self.peers).take(PEERS_PER_TURN).flat_map(Peer::paths) {
             self.up += usize::from(path.is_up());
             self.all += 1;
         }
         self.peers = end;
         let Self { peers, up, all } = self;
-        (end == endpoint.peers().len()).then(|| match peers {
+        (end == count).then(|| match peers {
             1 => format!("{up} of {all} paths are up"),
             _ => format!("{up} of {all} paths to {peers} peers are up"),
         })
@@ -124,12 +125,12 @@ impl Service {
     }
 
     /// Sends the watchdog keepalive and the status if they are due. Returns the time of the next one.
-    pub fn poll(&mut self, now: Time, endpoint: &Endpoint) -> Option<Time> {
+    pub fn poll(&mut self, now: Time, workers: &Workers) -> Option<Time> {
         self.manager.as_ref()?;
         if self.is_stale && self.count.is_none() && self.next_status <= now {
             (self.is_stale, self.count) = (false, Some(PathCount::default()));
         }
-        if let Some(line) = self.count.as_mut().and_then(|count| count.go_on(endpoint)) {
+        if let Some(line) = self.count.as_mut().and_then(|count| count.go_on(workers)) {
             self.notify(&format!("STATUS={line}"));
             (self.count, self.next_status) = (None, now + STATUS_INTERVAL);
         }

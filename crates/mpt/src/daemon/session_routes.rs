@@ -75,11 +75,11 @@ impl Daemon {
             }
         }
         let mut netlink = None;
-        while let Some((index, availability)) = self.driver.endpoint.poll_availability() {
+        while let Some((index, availability)) = self.workers.poll_availability() {
             self.note_session(now, index, availability);
             let Some(table) = &self.file.session_routes else { continue };
-            let peer = &self.driver.endpoint.peers()[index];
-            let wanted = routes(peer.networks(), self.driver.tun_index(), **table, availability);
+            let Some(peer) = self.workers.peer(index) else { continue };
+            let wanted = routes(peer.networks(), self.workers.tun_index(), **table, availability);
             let name = peer.name();
             if wanted.is_empty() && !self.session_routes.by_peer.contains_key(name) {
                 continue;

@@ -7,9 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use mpt_linux::netlink::{Netlink, Prefix};
+use mpt_linux::reactor::Clock;
 use mpt_linux::tun::CloneDevice;
 use mpt_linux::udp::{Socket, SocketSpec};
 use mpt_linux::{Error, Reactor, Tun};
@@ -22,14 +24,16 @@ use mpt_proto::sessions::SessionTable;
 use mpt_proto::time::Time;
 use mpt_proto::wire::frame::DATA_HEADER;
 use mpt_proto::wire::native::OVERHEAD;
+use nix::libc;
 
-use super::event_loop::Driver;
+use super::event_loop::Worker;
 use super::handshake_clock::HandshakeClock;
 use super::links::Link;
 use super::policy_routing;
 use super::routes::Routes;
 use super::session_routes::SessionRoutes;
 use super::tls_paths::TlsPath;
+use super::workers::Workers;
 use crate::Failure;
 use crate::config::model::{File, Mode, Path, Peer};
 use crate::config::tls::TlsServer;
@@ -42,8 +46,8 @@ use crate::tls::client::TlsTarget;
 /// The system refused an operation (with a hint), or the file does not fit this system.
 pub fn open(
     file: &File,
-    reactor: Reactor,
-    device: CloneDevice,
+    clock: Clock,
+    devices: Vec<CloneDevice>,
     before: Option<OwnedFd>,
 ) -> Result<OpenTunnel, Failure> {
     let mut netlink = Netlink::open_for(policy_routing::mark(file))?;
@@ -55,29 +59,83 @@ pub fn open(
     let peers = peers.collect::<Result<Vec<_>, _>>()?;
     let links = sockets.take_new();
     let mtu = inner_mtu(file, &mut netlink)?;
-    let before = before.map(|tun| Tun::take_over(tun, &file.interface, file.offload)).transpose()?.flatten();
+    let has_queues = *file.workers > 1;
+    let take_over = |tun| Tun::take_over(tun, &file.interface, file.offload, has_queues);
+    let was_kept = before.is_some();
+    let before = before.map(take_over).transpose()?.flatten();
     let is_taken_over = before.is_some();
-    let tun = before.map_or_else(|| Tun::attach(device, &file.interface, file.offload), Ok)?;
+    let queues = open_queues(file, before, was_kept, devices)?;
+    let [tun, ..] = &queues[..] else { return Err(Failure::new("there is no TUN device")) };
     if is_taken_over {
         remove_other_addresses(file, tun.index(), &mut netlink)?;
     }
-    configure(file, &tun, mtu, &mut netlink)?;
+    configure(file, tun, mtu, &mut netlink)?;
     let earlier = if is_taken_over { netlink.own_routes_over(tun.index())? } else { Vec::new() };
     let mut routes = Routes::new(tun.index(), &file.interface, &earlier);
     routes.apply(file, &mut netlink)?;
     let merge = Merge { tcp: tun.features().offload, udp: tun.features().uso };
-    let endpoint = endpoint(file, reactor.now(), &Config { identity: file.identity.clone(), mtu, merge, peers })?;
     let (interface, tun_index) = (tun.name(), tun.index());
-    tracing::info!(interface, mtu, peers = file.peers.len(), sockets = links.len(), is_taken_over, "tunnel is up");
-    let session_routes = SessionRoutes::new(reactor.now(), earlier);
-    let driver = Driver::new(endpoint, reactor, tun, links)?;
-    Ok(OpenTunnel { driver, sockets, routes, session_routes, tun: tun_index })
+    let (sockets_count, workers) = (links.len(), queues.len());
+    tracing::info!(
+        interface,
+        mtu,
+        peers = file.peers.len(),
+        sockets = sockets_count,
+        workers,
+        is_taken_over,
+        "tunnel is up"
+    );
+    let session_routes = SessionRoutes::new(clock.now(), earlier);
+    let config = Config { identity: file.identity.clone(), mtu, merge, peers: Vec::new() };
+    let worker = |(number, tun)| -> Result<_, Failure> {
+        let endpoint = endpoint(file, clock.now(), &config, number as u8)?;
+        Ok(Worker::new(endpoint, Reactor::new(clock)?, tun)?)
+    };
+    let all = queues.into_iter().enumerate().map(worker).collect::<Result<_, _>>()?;
+    let reactor = has_queues.then(|| Reactor::new(clock)).transpose()?;
+    let mut workers = Workers::new(all, reactor, clock)?;
+    links.into_iter().try_for_each(|link| workers.add_link(link))?;
+    workers.add_peers(clock.now(), &peers);
+    Ok(OpenTunnel { workers, sockets, routes, session_routes, tun: tun_index })
 }
+
+/// Opens the TUN device, or the other queues of the one that was taken over. A device of another kind that the service
+/// manager has kept (`was_kept`) goes when the manager has closed it.
+fn open_queues(
+    file: &File,
+    before: Option<Tun>,
+    was_kept: bool,
+    devices: Vec<CloneDevice>,
+) -> Result<Vec<Tun>, Failure> {
+    let mut queues: Vec<_> = before.into_iter().collect();
+    let mut retries = if was_kept && queues.is_empty() { CLOSE_RETRIES } else { 0 };
+    for mut device in devices.into_iter().skip(queues.len()) {
+        let queue = loop {
+            let opened = match *file.workers {
+                1 => Tun::attach(device, &file.interface, file.offload),
+                _ => Tun::attach_queue(device, &file.interface, file.offload),
+            };
+            let is_kept = |error: &Error| matches!(error.errno(), Some(libc::EINVAL | libc::EBUSY));
+            if retries == 0 || !opened.as_ref().is_err_and(is_kept) {
+                break opened?;
+            }
+            retries -= 1;
+            std::thread::sleep(CLOSE_INTERVAL);
+            device = CloneDevice::open()?;
+        };
+        queues.push(queue);
+    }
+    Ok(queues)
+}
+
+/// For up to a second.
+const CLOSE_RETRIES: u32 = 50;
+const CLOSE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// An open tunnel.
 pub struct OpenTunnel {
-    /// Moves packets.
-    pub driver: Driver,
+    /// Move packets.
+    pub workers: Workers,
     /// The opened sockets.
     pub sockets: Sockets,
     /// The installed routes.
@@ -88,8 +146,8 @@ pub struct OpenTunnel {
     pub tun: u32,
 }
 
-/// Makes the core: with keys, randomness and the time of day in native mode.
-fn endpoint(file: &File, now: Time, config: &Config) -> Result<Endpoint, Failure> {
+/// Makes the core of a worker: with keys, randomness and the time of day in native mode.
+fn endpoint(file: &File, now: Time, config: &Config, worker: u8) -> Result<Endpoint, Failure> {
     let keys = match (*file.mode, &config.identity) {
         (Mode::Native, Some(keys)) => keys.clone(),
         _ => return Ok(Endpoint::new(now, config)),
@@ -98,6 +156,7 @@ fn endpoint(file: &File, now: Time, config: &Config) -> Result<Endpoint, Failure
     let identity = Identity { keys, capabilities: Capabilities::new(has_aes()), clock };
     let mut sessions = SessionTable::new(identity, *random::bytes()?);
     sessions.set_server_id(file.server_id);
+    sessions.set_worker(worker, *file.workers);
     Ok(Endpoint::native(now, config, sessions))
 }
 
@@ -205,11 +264,8 @@ impl Sockets {
         server: &TlsServer,
     ) -> Result<(LinkId, SocketAddr), Failure> {
         let id = self.allocate_id().ok_or_else(|| too_many(file, path))?;
-        let spec = SocketSpec {
-            local: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
-            offload: file.offload,
-            ..SocketSpec::default()
-        };
+        let spec =
+            SocketSpec { local: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0), mark: None, ..socket_spec(file) };
         let opened = Link::listen(id, spec).map_err(|error| cannot_open(file, path, error)).and_then(|link| {
             let target = TlsTarget {
                 server: server.clone(),
@@ -235,8 +291,7 @@ impl Sockets {
             return Ok(*existing);
         }
         let id = self.free_id().ok_or_else(|| too_many(file, path))?;
-        let mark = policy_routing::mark(file);
-        let spec = SocketSpec { local, device: device.clone(), mark, offload: file.offload, ..SocketSpec::default() };
+        let spec = SocketSpec { local, device: device.clone(), ..socket_spec(file) };
         // If routing chooses the interface, it may change at any time, and depends on the peer.
         let bound = path.interface.is_some() || path.local.is_some();
         let interface = if bound { interface_of(path, netlink)? } else { None };
@@ -249,6 +304,12 @@ impl Sockets {
         self.existing.insert((device, local), id);
         Ok(id)
     }
+}
+
+/// Returns what the sockets of a tunnel have in common.
+pub fn socket_spec(file: &File) -> SocketSpec {
+    let (mark, offload, workers) = (policy_routing::mark(file), file.offload, *file.workers);
+    SocketSpec { mark, offload, workers, ..SocketSpec::default() }
 }
 
 /// Fails early if another program uses the port on any address. The actual sockets are opened per address.

@@ -13,8 +13,8 @@ use std::mem;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::daemon::workers::Workers;
 use mpt_linux::reactor::Interest;
-use mpt_proto::endpoint::Endpoint;
 use mpt_proto::path::{DownCause, LinkId, PathState};
 use mpt_proto::time::Time;
 
@@ -179,8 +179,8 @@ impl Daemon {
     /// The system refused a registration.
     pub(super) fn add_tls_paths(&mut self, now: Time) -> Result<(), Failure> {
         for path in self.sockets.take_tls() {
-            self.driver.reactor.add(&path.client, TLS, Interest::Read)?;
-            self.driver.endpoint.handle_carrier(now, path.link, false);
+            self.workers.watch(&path.client, TLS, Interest::Read)?;
+            self.workers.handle_carrier(now, path.link, false);
             self.tls.paths.push(path);
         }
         self.tls.schedule(now);
@@ -194,8 +194,8 @@ impl Daemon {
         self.tls.paths = others;
         for path in gone {
             path.client.close();
-            self.driver.endpoint.remove_link(now, path.link);
-            self.driver.remove_link(path.link);
+            self.workers.remove_paths_over(now, path.link);
+            self.workers.close_link(path.link);
             self.sockets.release_id(path.link);
         }
     }
@@ -209,9 +209,9 @@ impl Daemon {
         let mut paths = mem::take(&mut self.tls.paths);
         for path in &mut paths {
             for event in path.client.take_events() {
-                path.on_event(now, event, &mut self.driver.endpoint);
+                path.on_event(now, event, &mut self.workers);
             }
-            let (answers, disabled) = states(&self.driver.endpoint, path, &links);
+            let (answers, disabled) = states(&self.workers, path, &links);
             match path.plan.step(now, answers, disabled) {
                 ConnectionStep::Wait => {}
                 ConnectionStep::Connect => {
@@ -221,7 +221,7 @@ impl Daemon {
                     path.client.connect(self.lookup(host));
                 }
                 ConnectionStep::Close => {
-                    path.on_left(now, "not needed any more", &mut self.driver.endpoint);
+                    path.on_left(now, "not needed any more", &mut self.workers);
                     path.client.close();
                 }
             }
@@ -234,13 +234,13 @@ impl Daemon {
 }
 
 impl TlsPath {
-    fn on_event(&mut self, now: Time, event: TlsEvent, endpoint: &mut Endpoint) {
+    fn on_event(&mut self, now: Time, event: TlsEvent, workers: &mut Workers) {
         let (peer, path, server) = (&self.peer, &self.name, self.server.to_string());
         match event {
             TlsEvent::Connected(address) => {
                 (self.plan.state, self.plan.failures, self.address) =
                     (TlsConnectionState::Connected { since: now }, 0, Some(address));
-                endpoint.handle_carrier(now, self.link, true);
+                workers.handle_carrier(now, self.link, true);
                 tracing::info!(peer, path, server, %address, "connected over TLS");
             }
             TlsEvent::Refused(why, hint) => {
@@ -249,7 +249,7 @@ impl TlsPath {
                 tracing::warn!(peer, path, server, next_s, "cannot connect over TLS: {why}; hint: {hint}");
             }
             TlsEvent::Ended(why) => {
-                self.on_left(now, &why, endpoint);
+                self.on_left(now, &why, workers);
                 self.plan.on_failed(now);
             }
             TlsEvent::Closed => self.plan.state = TlsConnectionState::Idle,
@@ -257,19 +257,19 @@ impl TlsPath {
     }
 
     /// The connection has ended, or is about to.
-    fn on_left(&mut self, now: Time, why: &str, endpoint: &mut Endpoint) {
+    fn on_left(&mut self, now: Time, why: &str, workers: &mut Workers) {
         if self.address.take().is_none() {
             return;
         }
-        endpoint.handle_carrier(now, self.link, false);
+        workers.handle_carrier(now, self.link, false);
         let dropped = self.client.dropped();
         tracing::info!(peer = self.peer, path = self.name, dropped, "left TLS: {why}");
     }
 }
 
 /// Returns whether a path to the peer of `path` that is not over TLS is alive, and whether `path` is taken down.
-fn states(endpoint: &Endpoint, path: &TlsPath, over_tls: &[LinkId]) -> (bool, bool) {
-    let Some(peer) = endpoint.peers().iter().find(|peer| peer.name() == path.peer) else { return (true, true) };
+fn states(workers: &Workers, path: &TlsPath, over_tls: &[LinkId]) -> (bool, bool) {
+    let Some(peer) = workers.peers().find(|peer| peer.name() == path.peer) else { return (true, true) };
     let status = peer.status();
     let is_alive = |state| matches!(state, PathState::Up | PathState::Demoted(_));
     let answers = status.paths.iter().any(|other| !over_tls.contains(&other.link) && is_alive(other.state));

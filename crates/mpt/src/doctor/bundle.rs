@@ -163,6 +163,7 @@ const PERMITTED: &[&str] = &[
     "session_routes",
     "peer_source",
     "server_id",
+    "workers",
     "server_list",
     "server",
     "standby",

@@ -108,6 +108,11 @@ impl HandshakeGuard {
         }
     }
 
+    /// Returns true while initiators must prove their address.
+    pub fn is_loaded(&self, now: Time) -> bool {
+        now < self.limiter.loaded_until
+    }
+
     /// Checks an initiation from `from`. Takes a few hashes, and stores no state per sender.
     pub fn admit(&mut self, now: Time, from: SocketAddr, message: &Signed<'_>) -> Result<(), Rejection> {
         let loaded = self.count(now, message)?;

@@ -3,8 +3,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use crate::daemon::workers::Workers;
 use mpt_proto::crypto::keys::PublicKey;
-use mpt_proto::endpoint::Endpoint;
 
 use super::connection::SourceConnection;
 use super::message::{Hex, Text, ToSource};
@@ -55,7 +55,7 @@ impl Announcements {
     }
 
     /// Sends some of what waits. Returns true if there is more.
-    pub fn send(&mut self, endpoint: &Endpoint, connection: &mut SourceConnection) -> bool {
+    pub fn send(&mut self, workers: &Workers, connection: &mut SourceConnection) -> bool {
         for _ in 0..MAX_SENT {
             if !connection.has_room() {
                 return true;
@@ -64,7 +64,7 @@ impl Announcements {
             let Some(session) = self.sessions.get_mut(&key) else { continue };
             session.waits = false;
             if session.role != session.sent {
-                announce(endpoint, connection, &key, session);
+                announce(workers, connection, &key, session);
                 session.sent = session.role;
             }
             if session.role.is_none() {
@@ -75,8 +75,8 @@ impl Announcements {
     }
 }
 
-fn announce(endpoint: &Endpoint, connection: &mut SourceConnection, key: &PublicKey, session: &Session) {
-    let peer = endpoint.index_of_key(key).map(|index| &endpoint.peers()[index]);
+fn announce(workers: &Workers, connection: &mut SourceConnection, key: &PublicKey, session: &Session) {
+    let peer = workers.index_of_key(key).and_then(|index| workers.peer(index));
     match (session.role, peer) {
         (Some(role), Some(peer)) => {
             let (name, timestamp) = (peer.name(), Hex(peer.timestamp()));

@@ -23,6 +23,7 @@ use mpt_proto::Availability;
 use mpt_proto::crypto::handshake::enrolment::key_of_tunnel;
 use mpt_proto::crypto::keys::PublicKey;
 use mpt_proto::endpoint::{QUESTION_TIME, UnknownKey};
+use mpt_proto::peer::Peer;
 use mpt_proto::time::Time;
 use mpt_proto::wire::frame::CloseFrame;
 
@@ -148,7 +149,7 @@ impl Daemon {
     pub(super) fn poll_peer_source(&mut self, now: Time) {
         let Some(source) = &mut self.peer_source else { return };
         let was_open = source.connection.is_open();
-        if source.connection.connect(now, &self.driver.reactor) {
+        if source.connection.connect(now, self.workers.reactor()) {
             self.greet_source(now);
         } else if !was_open {
             self.end_drain();
@@ -166,9 +167,9 @@ impl Daemon {
     /// Sends to the source what has changed in this turn. Returns the next deadline of [`Self::poll_peer_source`].
     pub(super) fn flush_peer_source(&mut self, now: Time) -> Option<Time> {
         let source = self.peer_source.as_mut()?;
-        let endpoint = &self.driver.endpoint;
+        let endpoint = &self.workers;
         let announces = source.announcements.send(endpoint, &mut source.connection);
-        source.connection.flush(now, &self.driver.reactor);
+        source.connection.flush(now, self.workers.reactor());
         if !source.connection.is_open() {
             source.asked.clear();
         }
@@ -188,8 +189,8 @@ impl Daemon {
         source.asked.clear();
         source.drained = false;
         // The questions of the last connection are open, and so are those that came while there was none.
-        while self.driver.endpoint.poll_unknown_key().is_some() {}
-        for about in self.driver.endpoint.unknown_keys(now) {
+        while self.workers.poll_unknown_key().is_some() {}
+        for about in self.workers.unknown_keys(now) {
             source.ask(now, &about);
         }
     }
@@ -204,9 +205,9 @@ impl Daemon {
     fn ask_source(&mut self, now: Time) {
         let Some(source) = &mut self.peer_source else { return };
         while source.drained || source.connection.has_room() {
-            let Some(about) = self.driver.endpoint.poll_unknown_key() else { return };
+            let Some(about) = self.workers.poll_unknown_key() else { return };
             match source.drained {
-                true => self.driver.endpoint.refuse_unknown_key(now, &about.key),
+                true => self.workers.refuse_unknown_key(now, &about.key),
                 false => source.ask(now, &about),
             }
         }
@@ -227,7 +228,7 @@ impl Daemon {
                 let Some((_, key)) = source.asked.remove(&answer) else { return };
                 source.counts.refused += 1;
                 tracing::debug!(%key, why, "refused by the source of peers");
-                self.driver.endpoint.refuse_unknown_key(now, &key);
+                self.workers.refuse_unknown_key(now, &key);
             }
             Ok(FromSource::Remove { key, reason }) => {
                 self.close_source_peer(now, &key, CloseFrame::REMOVED, &reason);
@@ -266,8 +267,8 @@ impl Daemon {
     /// Sends the end of its session to a peer of the source, which is removed then.
     fn close_source_peer(&mut self, now: Time, key: &PublicKey, code: u16, reason: &str) {
         let has = self.peer_source.as_ref().is_some_and(|source| source.peers.contains(key));
-        if let Some(index) = self.driver.endpoint.index_of_key(key).filter(|_| has) {
-            self.driver.endpoint.close(now, index, code, reason);
+        if let Some(index) = self.workers.index_of_key(key).filter(|_| has) {
+            self.workers.close(now, index, code, reason);
         }
     }
 
@@ -288,7 +289,7 @@ impl Daemon {
         let source = self.peer_source.as_mut()?;
         let name = source.peers.remove(key)?;
         source.announcements.set(key, None, reason);
-        if let Err(error) = self.driver.endpoint.remove_peer(&name) {
+        if let Err(error) = self.workers.remove_peer(&name) {
             tracing::warn!(peer = name, %error, "peer not removed");
         }
         self.forget_session_routes(&name);
@@ -298,7 +299,7 @@ impl Daemon {
     /// Notes the state of a peer's session, for the source and for the time for which its peer is kept.
     pub(super) fn note_session(&mut self, now: Time, index: usize, availability: Availability) {
         let Some(source) = &mut self.peer_source else { return };
-        let Some(key) = self.driver.endpoint.peers()[index].public_key() else { return };
+        let Some(key) = self.workers.peer(index).and_then(Peer::public_key) else { return };
         source.announcements.set(key, message::role(availability), "expired");
         source.peers.note(now, key, availability != Availability::Unreachable);
     }
