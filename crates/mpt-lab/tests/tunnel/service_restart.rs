@@ -227,6 +227,23 @@ fn a_killed_service_keeps_the_interface_and_a_stopped_one_does_not() {
     assert!(!tables(&rig).contains("mpt"), "{}", tables(&rig));
 }
 
+/// A device with several queues is another one than a device with one. With the same number of workers it is kept.
+#[test]
+fn a_restart_with_other_workers_makes_another_interface_and_one_with_the_same_keeps_it() {
+    let Some((mut rig, manager)) = managed("manager-workers") else { return };
+    let two = config().replacen("private_key", "workers = 2\nprivate_key", 1);
+    let mut before = index(&rig);
+    for (config, is_kept) in [(&two, false), (&two, true), (&config(), false)] {
+        manager.set_job("restart");
+        assert!(rig.signal(Host::A, Signal::SIGTERM).success());
+        rig.launch_by(Host::A, manager.program(&rig), config);
+        rig.wait_for_answer(&[], Family::V4, "after the restart");
+        rig.wait_until("the device is stored again", |_| manager.has_stored());
+        assert_eq!(index(&rig) == before, is_kept, "{} and {before}", index(&rig));
+        before = index(&rig);
+    }
+}
+
 #[test]
 fn a_configuration_that_is_refused_at_a_restart_releases_the_interface() {
     let Some((mut rig, manager)) = managed("manager-bad") else { return };
