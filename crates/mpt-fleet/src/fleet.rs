@@ -254,7 +254,9 @@ impl Fleet {
                 for (number, key) in std::mem::take(&mut self.questions) {
                     self.answer(number, key);
                 }
-                for key in self.tunnel.sessions.keys().cloned().collect::<Vec<_>>() {
+                // Sessions that end already are no longer known.
+                let known = self.tunnel.sessions.keys().filter(|key| self.tunnel.known.contains(*key));
+                for key in known.cloned().collect::<Vec<_>>() {
                     self.remove_if_not_admitted(&key);
                 }
                 self.metrics.is_following = true;
