@@ -80,10 +80,14 @@ impl Crowd {
             for event in &events[..ready] {
                 self.receive(event.data() as usize);
             }
-            let now = self.now();
-            while let Some((at, site)) = self.due.first().copied().filter(|(at, _)| *at <= now) {
+            let due = self.now();
+            while let Some((at, site)) = self.due.first().copied().filter(|(at, _)| *at <= due) {
                 self.due.remove(&(at, site));
                 self.sites[site].due = None;
+                // A site with a processor of its own has read its socket before its timers expire. Here it waits for
+                // the others, and must not take what waits in the socket for lost.
+                self.read(site);
+                let now = self.now();
                 self.sites[site].endpoint.handle_deadline(now);
                 self.flush(site);
             }
@@ -95,13 +99,17 @@ impl Crowd {
     }
 
     fn receive(&mut self, number: usize) {
+        self.read(number);
+        self.flush(number);
+    }
+
+    fn read(&mut self, number: usize) {
         let now = self.now();
         let (site, mut buffer) = (&mut self.sites[number], [0; 2_048]);
         while let Ok((len, from)) = site.socket.recv_from(&mut buffer) {
             let received = RecvMeta { link: LINK, from, tos: 0, segment: len, arrived_at: None };
             site.endpoint.handle_datagrams(now, &received, &mut buffer[..len]);
         }
-        self.flush(number);
     }
 
     fn flush(&mut self, number: usize) {
