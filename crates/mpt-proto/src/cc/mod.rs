@@ -110,21 +110,13 @@ impl Controller {
         self.algorithm.pacing(path).min(self.caps[slot(path)])
     }
 
-    /// Returns how many bytes may be sent in one batch: the bytes of 0.5 ms or less, at least one packet, at most one
-    /// GSO batch.
+    /// Returns how many bytes may be sent at once: the bytes of 0.5 ms or less, at least one packet, at most one GSO
+    /// batch.
     pub fn burst(&self, path: PathId) -> u64 {
-        self.pacing(path)
-            .bytes_in((self.max_burst_time(path) / 2).min(BURST_TIME))
-            .clamp(DATAGRAM, MAX_BURST * DATAGRAM)
+        self.pacing(path).bytes_in(self.max_burst_time(path).min(BURST_TIME)).clamp(DATAGRAM, MAX_BURST * DATAGRAM)
     }
 
-    /// Returns by how much the pacer may be late without losing its turn, at most `limit`. What it permitted meanwhile
-    /// leaves at once, together with a batch.
-    pub fn max_late(&self, path: PathId, limit: Duration) -> Duration {
-        limit.min(self.max_burst_time(path) / 2)
-    }
-
-    /// Returns the time for which packets may be sent at once: a batch, and what a late pacer permitted.
+    /// Returns the time for which packets may be sent at once, also by a pacer that is late.
     pub fn max_burst_time(&self, path: PathId) -> Duration {
         self.algorithm.max_burst_time(path)
     }

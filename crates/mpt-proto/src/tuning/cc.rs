@@ -33,9 +33,6 @@ pub mod rate {
     pub const LOSS_THRESHOLD: f64 = 0.02;
     /// Rate increase that a probe must find to enter Startup again: a little less than half of the probed 25 %.
     pub const PROBE_SUCCESS_RATIO: f64 = 1.1;
-    /// Rate increase per round trip of probing that shows that a probe was too short: an eighth of the probed 25 %.
-    /// Probes of 0.8 ms add two or three packets, and the samples show one of them.
-    pub const MIN_PROBE_RISE: f64 = 0.03;
     /// A peak rate above this multiple of the estimate shows bursts; a full bottleneck passes packets evenly.
     pub const BURST_PEAK_RATIO: f64 = 1.5;
     /// Delay above target + 8 x jitter counts as queueing. Without this bound Startup fills buffers, which are lost
@@ -78,9 +75,6 @@ pub mod queue_estimate {
     pub const MIN_QUEUE: Duration = Duration::from_millis(1);
     /// Least known size of a buffer. An overflow shows that it is short, whatever the spacing of ACKs.
     pub const MIN_BUFFER: Duration = Duration::from_micros(100);
-    /// Bursts grow by 1/256 in a round without loss, so they overflow a short buffer once in 70 rounds. At 1/32 the
-    /// losses of every ninth round halved the goodput of the flow, which waits for each repair.
-    pub const BURST_GROWTH_DIVISOR: u32 = 256;
     /// Users notice a longer queue (the lab's limit for added latency is 60 ms at the 99th percentile).
     pub const MAX_QUEUE: Duration = Duration::from_millis(25);
     /// With jitter below RTT / 32 a rate measured over half a round trip is off by less than a tenth.

@@ -81,10 +81,6 @@ pub enum Heuristic {
     Spread,
     /// Lets input wait for a share of the RTT under load.
     Moderation,
-    /// Makes the next probe longer if one raised the rate without a queue, but was too short to show a faster path.
-    LongerProbes,
-    /// Shortens bursts further while a short buffer loses packets, and lengthens them slowly.
-    ShortBursts,
 }
 
 impl Heuristic {
@@ -117,8 +113,6 @@ impl Heuristic {
         ("idle_memory", Self::IdleMemory),
         ("spread", Self::Spread),
         ("moderation", Self::Moderation),
-        ("longer_probes", Self::LongerProbes),
-        ("short_bursts", Self::ShortBursts),
     ];
 
     /// Returns its name.

@@ -257,7 +257,7 @@ impl World {
                 return;
             }
             let rate = controller.pacing(path.id);
-            let late = controller.max_late(path.id, Duration::from_millis(1));
+            let late = Duration::from_millis(1).min(controller.max_burst_time(path.id));
             path.next_send = path.next_send.max(self.now - late) + rate.time_for(burst * DATAGRAM);
             path.offered += burst;
             (0..burst).for_each(|_| self.transmit(peer, slot));

@@ -68,11 +68,6 @@ impl LossModel {
         self.lost as f64 > bound
     }
 
-    /// Returns true if packets of the round were lost.
-    pub fn has_lost(&self) -> bool {
-        self.lost > 0
-    }
-
     /// Ends the round, or extends it if it has too few packets.
     pub fn end_round(&mut self) {
         if (self.acked + self.lost) as f64 >= MIN_ROUND_PACKETS {

@@ -11,8 +11,8 @@ use crate::path::sample::{AckSample, LossSample};
 use crate::time::{Rate, Time};
 use crate::tuning::cc::rate::{
     BURST_PEAK_RATIO, FULL_PIPE_ROUNDS, INITIAL_WINDOW, LOSS_THRESHOLD, MAX_BURST_JITTERS, MAX_FIRST_FLIGHT_TIME,
-    MAX_PROBE_INTERVAL, MIN_DRAIN_TIME, MIN_PROBE_INTERVAL, MIN_PROBE_RISE, MIN_STARTUP_ACKS, MIN_WINDOW,
-    PROBE_RTT_PACKETS, PROBE_SUCCESS_RATIO, STARTUP_LOSS_THRESHOLD, WINDOW_SLACK,
+    MAX_PROBE_INTERVAL, MIN_DRAIN_TIME, MIN_PROBE_INTERVAL, MIN_STARTUP_ACKS, MIN_WINDOW, PROBE_RTT_PACKETS,
+    PROBE_SUCCESS_RATIO, STARTUP_LOSS_THRESHOLD, WINDOW_SLACK,
 };
 use crate::tuning::{Heuristic, Tuning};
 
@@ -34,9 +34,6 @@ pub struct PathModel {
     rounds_left: Option<u32>,
     /// True if the queue being drained was caused by a probe.
     probed: bool,
-    /// Length of the last probe, and the least length of the next one.
-    probe_length: Duration,
-    next_probe: Duration,
     /// True until the first Startup has ended.
     never_filled: bool,
     /// True if the last probe found the path faster.
@@ -61,8 +58,6 @@ impl PathModel {
             probe_interval: MIN_PROBE_INTERVAL,
             rounds_left: None,
             probed: false,
-            probe_length: Duration::ZERO,
-            next_probe: Duration::ZERO,
             never_filled: true,
             probe_succeeded: false,
             cruised: (Time::START, Time::START),
@@ -227,7 +222,7 @@ impl PathModel {
             Phase::Probe { from, .. } | Phase::Await { from, .. } if self.is_faster(from) => self.restart_startup(ack),
             Phase::Probe { until, from } if ack.now >= until => self.phase = Phase::Await { since: ack.now, from },
             Phase::Probe { .. } => {}
-            Phase::Await { since, from } if ack.newest_sent >= since => self.end_probe(from),
+            Phase::Await { since, .. } if ack.newest_sent >= since => self.enter_drain(),
             Phase::Await { .. } => {}
         }
     }
@@ -275,9 +270,9 @@ impl PathModel {
         } else if !ack.app_limited {
             self.advance_round(ack);
         }
-        self.delay.end_round(self.tuning.has(Heuristic::ShortBursts).then(|| self.loss.has_lost()));
         self.loss.end_round();
         self.bandwidth.end_round(ack.now);
+        self.delay.end_round();
     }
 
     fn advance_round(&mut self, ack: &AckSample) {
@@ -305,7 +300,6 @@ impl PathModel {
             self.bandwidth.on_congestion();
         }
         self.delay.on_overflow();
-        self.next_probe = Duration::ZERO;
         if self.probed {
             self.probe_interval = (self.probe_interval * 2).min(MAX_PROBE_INTERVAL);
         }
@@ -338,20 +332,8 @@ impl PathModel {
         self.phase = Phase::Startup { best: self.bandwidth.rate(), flat: 0 };
     }
 
-    /// Ends a probe that neither caused a queue nor found the path clearly faster. If the path is faster, a probe that
-    /// lasts for a part of a round trip raises the estimate by that part only: the next one is twice as long, until
-    /// losses show that the buffer overflowed.
-    fn end_probe(&mut self, from: f64) {
-        self.enter_drain();
-        let part = self.probe_length.as_secs_f64() / self.delay.base().as_secs_f64();
-        if self.bandwidth.rate() > from * (1.0 + MIN_PROBE_RISE * part) && self.tuning.has(Heuristic::LongerProbes) {
-            self.next_probe = self.probe_length * 2;
-        }
-    }
-
     fn enter_drain(&mut self) {
         self.never_filled = false;
-        self.next_probe = Duration::ZERO;
         self.phase = Phase::Drain { low_since: None };
     }
 
@@ -370,10 +352,8 @@ impl PathModel {
 
     fn enter_probe(&mut self, now: Time) {
         self.probed = true;
-        let (base, target) = (self.delay.base(), self.delay.target());
-        let longest = Phase::probe_duration(self.delay.long_buffer_target(), base);
-        self.probe_length = Phase::probe_duration(target, base).max(self.next_probe.min(longest));
-        self.phase = Phase::Probe { until: now + self.probe_length, from: self.bandwidth.rate() };
+        let until = now + Phase::probe_duration(self.delay.target(), self.delay.base());
+        self.phase = Phase::Probe { until, from: self.bandwidth.rate() };
     }
 
     /// Returns true if a packet sent at `sent` was sent while cruising without a queue.
@@ -503,28 +483,6 @@ mod tests {
         (0..8).for_each(|_| bench.round(50, Duration::ZERO, false));
         (0..200).for_each(|_| bench.round(2, Duration::ZERO, true));
         assert_eq!(bench.mbit(), 50);
-    }
-
-    #[test]
-    fn a_short_probe_that_raises_the_rate_is_followed_by_one_twice_as_long() {
-        let longest_probe = |mbit: u64, tuning: Tuning| {
-            let mut bench = Bench::new();
-            bench.path.tuning = tuning;
-            (0..8).for_each(|_| bench.round(100, Duration::ZERO, false));
-            bench.path.delay.on_overflow();
-            bench.path.enter_probe(bench.now);
-            let first = bench.path.probe_length;
-            assert!(first < RTT / 32, "{first:?}");
-            let lengths = (0..6).map(|_| {
-                bench.round(mbit, Duration::ZERO, false);
-                bench.path.probe_length
-            });
-            lengths.max().unwrap().as_secs_f64() / first.as_secs_f64()
-        };
-        let all = Tuning::default();
-        assert!(longest_probe(102, all) >= 2.0, "{}", longest_probe(102, all));
-        assert!(longest_probe(100, all) < 1.5, "a full path: {}", longest_probe(100, all));
-        assert!(longest_probe(102, all.without(Heuristic::LongerProbes)) < 1.5);
     }
 
     #[test]

@@ -11,8 +11,7 @@ use crate::path::sample::AckSample;
 use crate::time::Time;
 use crate::tuning::cc::pacing::BURST_TIME;
 use crate::tuning::cc::queue_estimate::{
-    BURST_GROWTH_DIVISOR, HALF_WINDOW_INTERVAL, LOW_JITTER_DIVISOR, MAX_QUEUE, MIN_BUFFER, MIN_QUEUE,
-    PROBE_RTT_INTERVAL,
+    HALF_WINDOW_INTERVAL, LOW_JITTER_DIVISOR, MAX_QUEUE, MIN_BUFFER, MIN_QUEUE, PROBE_RTT_INTERVAL,
 };
 use crate::tuning::path::rtt::INITIAL_RTT;
 
@@ -29,8 +28,6 @@ pub struct QueueEstimate {
     two_packets: Duration,
     /// Three quarters of the buffer's queue when it last overflowed.
     buffer_limit: Duration,
-    /// At most this, from which the length of bursts follows. It grows more slowly, and only while nothing is lost.
-    burst_limit: Duration,
     round_max: Duration,
     round_min: Duration,
     /// Sum and number of the queue samples of the round.
@@ -52,7 +49,6 @@ impl QueueEstimate {
             standing_queue: Duration::ZERO,
             two_packets: Duration::ZERO,
             buffer_limit: MAX_QUEUE,
-            burst_limit: MAX_QUEUE,
             round_max: Duration::ZERO,
             round_min: Duration::MAX,
             round_sum: (Duration::ZERO, 0),
@@ -74,18 +70,9 @@ impl QueueEstimate {
         self.half_window_at.get_or_insert(ack.now);
     }
 
-    /// Ends a round: the buffer limit grows slowly, and a standing queue that shrank decays quickly. `lost`: packets of
-    /// the round were lost; `None` ties the limit of bursts to that of the buffer.
-    pub fn end_round(&mut self, lost: Option<bool>) {
+    /// Ends a round: the buffer limit grows slowly, a standing queue that shrank decays quickly.
+    pub fn end_round(&mut self) {
         self.buffer_limit = (self.buffer_limit + self.buffer_limit / 32).min(MAX_QUEUE);
-        self.burst_limit = match lost {
-            None => self.buffer_limit,
-            Some(false) => (self.burst_limit + self.burst_limit / BURST_GROWTH_DIVISOR).min(MAX_QUEUE),
-            Some(true) if self.has_short_bursts() && self.round_max <= MIN_QUEUE => {
-                (self.burst_limit * 3 / 4).max(MIN_BUFFER)
-            }
-            Some(true) => self.burst_limit,
-        };
         let standing = if self.is_low_jitter() { self.round_min } else { self.round_mean() };
         self.standing_queue -= self.standing_queue.saturating_sub(standing) / 8;
         (self.round_min, self.round_max, self.round_sum) = (Duration::MAX, Duration::ZERO, (Duration::ZERO, 0));
@@ -99,7 +86,6 @@ impl QueueEstimate {
             false => (self.round_max, MIN_QUEUE),
         };
         self.buffer_limit = (shown * 3 / 4).clamp(least, MAX_QUEUE);
-        self.burst_limit = self.burst_limit.min(self.buffer_limit);
     }
 
     /// Records that ProbeRTT drained our short queue; the standing queue stays as it is.
@@ -161,28 +147,18 @@ impl QueueEstimate {
         self.jitter < self.base() / LOW_JITTER_DIVISOR
     }
 
-    /// Returns the time for which packets may be sent at once: half of what the buffer holds, or less.
+    /// Returns the time for which packets may be sent at once: half of what the buffer is known to hold.
     pub fn max_burst_time(&self) -> Duration {
-        self.burst_limit / 2
-    }
-
-    /// Returns true if batches are shorter than on other paths.
-    fn has_short_bursts(&self) -> bool {
-        self.burst_time() < BURST_TIME
+        self.buffer_limit / 2
     }
 
     fn burst_time(&self) -> Duration {
-        BURST_TIME.min(self.max_burst_time() / 2)
+        BURST_TIME.min(self.max_burst_time())
     }
 
     /// Returns the queue that shows that the path is full.
     pub fn target(&self) -> Duration {
         self.target_queue() + self.jitter + self.burst_time()
-    }
-
-    /// Returns what the target would be with a long buffer.
-    pub fn long_buffer_target(&self) -> Duration {
-        (self.base() / 4).min(MAX_QUEUE)
     }
 
     /// Returns the delay below which the queue counts as empty. With jitter the current minimum exceeds that of 10 s.
@@ -259,26 +235,9 @@ mod tests {
         assert_eq!((delay.queue(), delay.base()), (ms(0), ms(120)));
         for _ in 0..40 {
             delay.on_ack(&AckSample { base_rtt: ms(80), ..AckSample::default() }, Duration::ZERO);
-            delay.end_round(Some(false));
+            delay.end_round();
         }
         assert!(delay.base() < ms(81), "{:?}", delay.base());
-    }
-
-    #[test]
-    fn bursts_shrink_while_a_short_buffer_loses_packets_and_grow_slowly() {
-        let mut delay = delay(20, 1, 0);
-        delay.on_overflow();
-        delay.end_round(Some(false));
-        let first = delay.max_burst_time();
-        delay.end_round(Some(true));
-        assert_eq!(delay.max_burst_time(), first * 3 / 4);
-        (0..32).for_each(|_| delay.end_round(Some(false)));
-        assert!(delay.max_burst_time() < first * 9 / 10, "{:?} of {first:?}", delay.max_burst_time());
-        (0..1_000).for_each(|_| delay.end_round(Some(false)));
-        assert_eq!(delay.burst_time(), BURST_TIME);
-        let long = delay.max_burst_time();
-        delay.end_round(Some(true));
-        assert_eq!(delay.max_burst_time(), long, "random loss does not shorten bursts that overflow nothing");
     }
 
     #[test]
@@ -288,7 +247,7 @@ mod tests {
         delay.on_overflow();
         assert_eq!(delay.max_burst_time(), Duration::from_micros(750));
         assert!(delay.target() < long / 2, "{:?}", delay.target());
-        (0..200).for_each(|_| delay.end_round(Some(false)));
+        (0..200).for_each(|_| delay.end_round());
         assert_eq!(delay.target(), long);
     }
 }

@@ -321,7 +321,7 @@ impl Native {
         }
         let path = &mut self.paths[id];
         self.cc.on_sent(id, turn.now, path.estimator.in_flight());
-        let late = self.cc.max_late(id, MAX_WAKE_DELAY);
+        let late = MAX_WAKE_DELAY.min(self.cc.max_burst_time(id));
         path.next_send = path.next_send.max(turn.now - late) + self.cc.pacing(id).time_for(sent);
     }
 

@@ -386,7 +386,7 @@ impl Native {
         self.cc.on_sent(id, now, path.estimator.in_flight());
         let rate = self.cc.pacing(id);
         path.fec.update(now, self.fec, &path.estimator, self.cc.baseline_loss(id), rate);
-        let late = self.cc.max_late(id, MAX_WAKE_DELAY);
+        let late = MAX_WAKE_DELAY.min(self.cc.max_burst_time(id));
         path.next_send = path.next_send.max(now - late) + rate.time_for(sent);
         let (snapshots, backlog) = (&self.snapshots[..], common.queue.bytes() as u64);
         let input = SchedInput { snapshots, candidates, backlog, now, ..SchedInput::default() };

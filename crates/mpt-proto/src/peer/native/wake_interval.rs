@@ -28,7 +28,7 @@ impl Native {
         let of_path = |path: &NativePath| {
             let rtt = path.estimator.rtt();
             let share = if rtt.is_known() { rtt.min() / RTT_SHARE } else { Duration::ZERO };
-            share.min(self.cc.max_late(path.base.id, MAX))
+            share.min(self.cc.max_burst_time(path.base.id) / 2)
         };
         usable.map(of_path).fold(limit, Duration::min)
     }
