@@ -51,11 +51,6 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Returns true while initiations wait for their turn.
-    pub fn has_waiting_initiations(&self) -> bool {
-        self.initiations.wait()
-    }
-
     /// Handles initiations that have waited for this turn.
     pub(super) fn handle_waiting_initiations(&mut self, now: Time) {
         while let Some((received, datagram)) = self.initiations.pop(now) {

@@ -1,7 +1,8 @@
 //! Initiations that have passed the handshake guard and wait for their Diffie-Hellmans.
 //!
-//! A turn handles [`MAX_PER_TURN`], so that data of sessions waits for a few milliseconds when thousands of sites begin
-//! at once.
+//! A turn handles [`MIN_PER_TURN`], so that data of sessions waits for a millisecond when thousands of sites begin at
+//! once. If turns last longer because of other work, a turn handles more, so that initiations get half of the time:
+//! with four a turn, a server with a share of a processor, whose turns took 100 ms, answered 40 in a second.
 //!
 //! The others wait here and not in the socket, whose queue they share with data. An initiator that gets no response
 //! within a second discards its initiation and sends another one. That one takes the place of the one before from its
@@ -17,7 +18,7 @@ use std::time::Duration;
 use crate::datagram::{RecvMeta, RemoteAddress};
 use crate::drops::Dropped;
 use crate::time::Time;
-use crate::tuning::initiations::{MAX_PER_TURN, MAX_WAITING};
+use crate::tuning::initiations::{MAX_PER_TURN, MAX_WAITING, MIN_PER_TURN, TURN_PER_INITIATION};
 
 /// The initiations, and what this turn has handled.
 #[derive(Debug, Default)]
@@ -60,11 +61,6 @@ impl Initiations {
         self.waiting.remove(&source)
     }
 
-    /// Returns true if any waits.
-    pub(super) fn wait(&self) -> bool {
-        !self.order.is_empty()
-    }
-
     /// Returns when the next one may be handled: in the next turn, which has a later time.
     pub(super) fn next_deadline(&self) -> Option<Time> {
         self.turn.filter(|_| !self.order.is_empty()).map(|turn| turn + Duration::from_micros(1))
@@ -72,7 +68,11 @@ impl Initiations {
 
     fn has_turn(&mut self, now: Time) -> bool {
         if Some(now) != self.turn {
-            self.permitted = MAX_PER_TURN;
+            // Turns follow each other without a pause while initiations wait.
+            let before = self.turn.filter(|_| !self.order.is_empty());
+            let last = before.map_or(Duration::ZERO, |turn| now.since(turn));
+            let share = last.as_micros() / TURN_PER_INITIATION.as_micros();
+            self.permitted = (share.min(u128::from(MAX_PER_TURN)) as u32).max(MIN_PER_TURN);
             self.turn = Some(now);
         }
         let rest = self.permitted.checked_sub(1);
@@ -100,19 +100,26 @@ mod tests {
     #[test]
     fn a_turn_handles_a_few_and_the_next_one_of_a_source_takes_the_place_of_the_one_before() {
         let mut initiations = Initiations::default();
-        assert_eq!((0..30).filter(|_| initiations.begins(at(1))).count(), MAX_PER_TURN as usize);
-        (1..=40).for_each(|port| initiations.push(from(port), b"old").unwrap());
+        assert_eq!((0..10).filter(|_| initiations.begins(at(1))).count(), MIN_PER_TURN as usize);
+        (1..=10).for_each(|port| initiations.push(from(port), b"old").unwrap());
         assert_eq!(initiations.push(from(2), b"new"), Err(Dropped::StaleHandshake));
         assert!(initiations.pop(at(1)).is_none(), "the same turn");
         assert!(initiations.next_deadline().is_some_and(|due| due > at(1)));
         assert!(!initiations.begins(at(2)), "those that wait are first");
         let popped: Vec<_> = std::iter::from_fn(|| initiations.pop(at(2))).collect();
-        let ports = popped.iter().map(|(received, _)| received.from.port());
-        assert!(ports.eq(1..=MAX_PER_TURN as u16));
-        assert_eq!(popped[1].1, b"new");
+        let ports: Vec<_> = popped.iter().map(|(received, _)| received.from.port()).collect();
+        assert_eq!((ports, &popped[1].1[..]), (vec![1, 2, 3, 4], &b"new"[..]));
         (3..8).for_each(|turn| while initiations.pop(at(turn)).is_some() {});
         assert_eq!(initiations.next_deadline(), None);
         assert!(initiations.begins(at(9)));
+    }
+
+    #[test]
+    fn initiations_get_half_of_the_time_of_long_turns() {
+        let mut initiations = Initiations::default();
+        (0..200).for_each(|port| initiations.push(from(port), b"one").unwrap());
+        let mut handled = |ms| std::iter::from_fn(|| initiations.pop(at(ms))).count();
+        assert_eq!([handled(0), handled(10), handled(11), handled(911)], [4, 20, 4, 64]);
     }
 
     #[test]

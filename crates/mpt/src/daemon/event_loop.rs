@@ -184,7 +184,8 @@ impl Worker {
             link.flush(&mut self.endpoint);
         }
         if ready.readable {
-            self.read_link(now, index);
+            self.has_unread |= link.receive(now, self.reactor.clock(), &mut self.receive, &mut self.endpoint);
+            self.deliver();
         }
         if ready.writable {
             self.update_link_interest(index);
@@ -241,21 +242,6 @@ impl Worker {
     /// Returns the TUN device's interface index.
     pub fn tun_index(&self) -> u32 {
         self.tun.index()
-    }
-
-    /// Reads a batch of a socket. While initiations wait, a turn is busy with them and reads more: the datagrams of
-    /// thousands of sites that connect would fill the socket and be lost, and the sites would send them again.
-    fn read_link(&mut self, now: Time, index: usize) {
-        let reads = if self.endpoint.has_waiting_initiations() { MAX_READS } else { 1 };
-        for _ in 0..reads {
-            let Some(Some(link)) = self.links.get_mut(index) else { return };
-            let has_more = link.receive(now, self.reactor.clock(), &mut self.receive, &mut self.endpoint);
-            self.deliver();
-            if !has_more {
-                return;
-            }
-        }
-        self.has_unread = true;
     }
 
     fn read_tun(&mut self, now: Time) {
@@ -351,8 +337,6 @@ impl Worker {
 pub const TUN: Token = Token(0);
 /// The first socket's token; the others follow.
 const LINKS: u64 = 1_000;
-/// Batches that are read from a socket while initiations wait: 512 small datagrams, which take 5 to 10 ms.
-const MAX_READS: usize = 32;
 /// Packets that are read before they are sent: as many small ones as one send takes.
 const MAX_TUN_READS: usize = 64;
 /// Bytes that are read before they are sent: enough to fill a batch on each of several paths, few enough for the

@@ -328,6 +328,6 @@ impl Daemon {
 
 /// Lines of the source that are handled in one turn: as many as the core handles initiations. An answer with the end of
 /// its handshake takes 0.15 ms.
-const MAX_LINES: usize = 16;
+const MAX_LINES: usize = 4;
 /// Peers that are removed in one turn.
 const MAX_REMOVALS: usize = 16;
