@@ -107,6 +107,12 @@ impl Etcd {
         (!text.trim().is_empty()).then(|| serde_json::from_str(&text).unwrap())
     }
 
+    /// Returns the revision of the last change.
+    pub fn revision(&self) -> u64 {
+        let answer: Value = serde_json::from_str(&self.ctl(&["get", "x", "-w", "json"])).unwrap();
+        answer["header"]["revision"].as_u64().unwrap()
+    }
+
     /// Returns the server that a site belongs to.
     pub fn owner(&self, key: &str) -> Option<u64> {
         self.get(&format!("owners/{key}"))?["server"].as_u64()
