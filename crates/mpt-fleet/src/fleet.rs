@@ -254,7 +254,7 @@ impl Fleet {
                 for (number, key) in std::mem::take(&mut self.questions) {
                     self.answer(number, key);
                 }
-                // Sessions that end already are no longer known.
+                // Skips the sessions whose removal was sent just now: a key leaves `known` then.
                 let known = self.tunnel.sessions.keys().filter(|key| self.tunnel.known.contains(*key));
                 for key in known.cloned().collect::<Vec<_>>() {
                     self.remove_if_not_admitted(&key);

@@ -46,7 +46,7 @@ fn questions_are_answered_from_the_registry_and_a_changed_record_ends_the_sessio
         tunnel.down(SITE);
         wait_for("the end", || fleet.metric("owned") == 0);
         etcd.admit(SITE, "farm");
-        // An earlier question could be answered from the record before, and the change would end that answer.
+        // A question before this revision would be answered from the changed record, and a removal would follow.
         let revision = etcd.revision();
         wait_for("the record", || fleet.metric("revision") >= revision);
         assert_eq!(tunnel.ask(4, SITE)["peer"], table);

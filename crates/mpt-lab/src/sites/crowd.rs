@@ -80,12 +80,12 @@ impl Crowd {
             for event in &events[..ready] {
                 self.receive(event.data() as usize);
             }
-            let due = self.now();
-            while let Some((at, site)) = self.due.first().copied().filter(|(at, _)| *at <= due) {
+            let turn = self.now();
+            while let Some((at, site)) = self.due.first().copied().filter(|(at, _)| *at <= turn) {
                 self.due.remove(&(at, site));
                 self.sites[site].due = None;
-                // A site with a processor of its own has read its socket before its timers expire. Here it waits for
-                // the others, and must not take what waits in the socket for lost.
+                // A site with a processor of its own reads its socket before its timers expire. Here the other sites
+                // delay it, so an answer may be in the socket when the timer for it expires.
                 self.read(site);
                 let now = self.now();
                 self.sites[site].endpoint.handle_deadline(now);
@@ -98,6 +98,7 @@ impl Crowd {
         Time::after(self.start.elapsed())
     }
 
+    /// Reads the socket of a site, and sends what follows.
     fn receive(&mut self, number: usize) {
         self.read(number);
         self.flush(number);
