@@ -40,21 +40,36 @@ fn owner(world: &World) -> Option<u64> {
     serde_json::from_str::<Value>(&ctl(world, &key)).ok()?["server"].as_u64()
 }
 
-/// Starts etcd at the router, and at each server `mpt-fleet` and a tunnel without peers.
-fn start_servers(world: &mut World, lease: u64) {
+/// Starts etcd at the router, and writes the configuration of `mpt-fleet` at each server.
+fn start_etcd(world: &mut World, lease: u64) {
     let data = path(world, "etcd").display().to_string();
     let urls = ["--listen-client-urls", ETCD, "--advertise-client-urls", ETCD];
     let peers = ["--data-dir", &data, "--listen-peer-urls", "http://10.88.0.1:2380", "--unsafe-no-fsync"];
     spawn(world, "router", "etcd", &[&urls[..], &peers].concat());
     world.wait_until("etcd", |world| ctl(world, "endpoint health").contains("is healthy"));
-    let fleet = program().with_file_name("mpt-fleet").display().to_string();
     for (server, id, address) in SERVERS {
-        let (file, socket) = (path(world, &format!("fleet-{server}.toml")), path(world, &format!("{server}.sock")));
+        let socket = socket(world, server);
         let config = format!(
             "cluster = \"lab\"\nserver_id = {id}\nsocket = {socket:?}\naddresses = [\"{address}\"]\n\
              [etcd]\nendpoints = [\"{ETCD}\"]\nlease = {lease}\n[sites]\nroutes = [\"10.77.0.0/24\"]\n"
         );
-        fs::write(&file, config).expect("a file");
+        fs::write(fleet_config(world, server), config).expect("a file");
+    }
+}
+
+fn fleet_config(world: &World, server: &str) -> PathBuf {
+    path(world, &format!("fleet-{server}.toml"))
+}
+
+fn socket(world: &World, server: &str) -> PathBuf {
+    path(world, &format!("{server}.sock"))
+}
+
+/// Starts `mpt-fleet` and a tunnel without peers at each server.
+fn start_servers(world: &mut World) {
+    let fleet = program().with_file_name("mpt-fleet").display().to_string();
+    for (server, ..) in SERVERS {
+        let (file, socket) = (fleet_config(world, server), socket(world, server));
         spawn(world, server, &fleet, &["--config", &file.display().to_string(), "run"]);
         world.wait_until("the socket", |_| socket.exists());
         // The tunnel is no process of root here.
@@ -83,9 +98,8 @@ fn build(test: &str) -> Option<(World, PathBuf)> {
 #[test]
 fn a_site_of_the_registry_belongs_to_the_server_that_it_uses_until_it_is_revoked() {
     let Some((mut world, fleet)) = build("fleet") else { return };
-    start_servers(&mut world, 30);
-    world.start_with("site", &World::config("site"));
-    let file = path(&world, "fleet-amsterdam.toml").display().to_string();
+    start_etcd(&mut world, 30);
+    let file = fleet_config(&world, "amsterdam").display().to_string();
     let site = world.public[0].clone();
     let command = |world: &World, arguments: &[&str]| {
         let mut command = world.host("amsterdam").command(&fleet.to_string_lossy());
@@ -97,6 +111,10 @@ fn a_site_of_the_registry_belongs_to_the_server_that_it_uses_until_it_is_revoked
         &world,
         &["peer", "add", &site, "--name", "farm", "--network", "10.77.0.1/32", "--network", "10.80.5.0/24"],
     );
+    // A server that does not know the site yet refuses it for ten seconds, and the other one is used meanwhile. Each
+    // server reads the whole registry before its first answer.
+    start_servers(&mut world);
+    world.start_with("site", &World::config("site"));
     world.wait_until("one server is in use, the other on standby", |world| {
         world.uses() == ["active", "standby"] && world.has_route("frankfurt", 100) && world.has_route("amsterdam", 200)
     });
@@ -122,11 +140,12 @@ fn a_site_of_the_registry_belongs_to_the_server_that_it_uses_until_it_is_revoked
 #[test]
 fn an_invited_site_joins_at_one_server_and_has_both() {
     let Some((mut world, fleet)) = build("fleet-invite") else { return };
-    start_servers(&mut world, 2);
+    start_etcd(&mut world, 2);
+    start_servers(&mut world);
     world.wait_until("both servers are registered with their keys", |world| {
         SERVERS.iter().all(|(_, id, _)| ctl(world, &format!("get /mpt/lab/servers/{id}")).contains("enrolment_key"))
     });
-    let file = path(&world, "fleet-amsterdam.toml").display().to_string();
+    let file = fleet_config(&world, "amsterdam").display().to_string();
     let mut invite = world.host("amsterdam").command(&fleet.to_string_lossy());
     let invited = output(invite.args(["--config", &file, "invite", "--name", "farm", "--network", "10.80.5.0/24"]));
     assert!(invited.status.success(), "{}", text(&invited.stderr));
