@@ -110,13 +110,14 @@ impl Controller {
         self.algorithm.pacing(path).min(self.caps[slot(path)])
     }
 
-    /// Returns how many bytes may be sent at once: the bytes of 0.5 ms or less, at least one packet, at most one GSO
-    /// batch.
+    /// Returns how many bytes may be sent in one batch: the bytes of 0.5 ms or less, at least one packet, at most one
+    /// GSO batch.
     pub fn burst(&self, path: PathId) -> u64 {
-        self.pacing(path).bytes_in(self.max_burst_time(path).min(BURST_TIME)).clamp(DATAGRAM, MAX_BURST * DATAGRAM)
+        let time = (self.max_burst_time(path) / 2).min(BURST_TIME);
+        self.pacing(path).bytes_in(time).clamp(DATAGRAM, MAX_BURST * DATAGRAM)
     }
 
-    /// Returns the time for which packets may be sent at once, also by a pacer that is late.
+    /// Returns by how much a pacer may be late without losing its turn. What it permitted meanwhile leaves at once.
     pub fn max_burst_time(&self, path: PathId) -> Duration {
         self.algorithm.max_burst_time(path)
     }

@@ -81,6 +81,8 @@ pub enum Heuristic {
     Spread,
     /// Lets input wait for a share of the RTT under load.
     Moderation,
+    /// Makes the next probe longer if one raised the rate without a queue, but was too short to show a faster path.
+    LongerProbes,
 }
 
 impl Heuristic {
@@ -113,6 +115,7 @@ impl Heuristic {
         ("idle_memory", Self::IdleMemory),
         ("spread", Self::Spread),
         ("moderation", Self::Moderation),
+        ("longer_probes", Self::LongerProbes),
     ];
 
     /// Returns its name.

@@ -55,6 +55,18 @@ fn over_second(net: &Network, end: usize) -> u64 {
 }
 
 #[test]
+fn a_path_is_checked_when_another_one_is_beside_it() {
+    let mut net = network(0, vec![path(0)], Duration::ZERO);
+    let sent = |net: &Network| net.endpoint(0).status().peers[0].paths[0].sent.packets;
+    net.run(SECOND);
+    let alone = sent(&net);
+    net.act(0, |now, endpoint| assert_eq!(endpoint.add_path(now, "peer", &path(1)), Ok(())));
+    net.run(2 * SECOND);
+    let beside = sent(&net) - alone;
+    assert!(alone < 16 && beside >= 20, "{alone} packets alone, {beside} beside another path");
+}
+
+#[test]
 fn both_ends_use_a_standby_path_only_while_no_other_is_up() {
     for sender in [0, 1] {
         let mut net = network(sender, vec![path(0), standby(1)], 6 * SECOND);

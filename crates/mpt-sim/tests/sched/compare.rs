@@ -74,6 +74,16 @@ fn loss_of_a_short_buffer_does_not_become_baseline() {
 }
 
 #[test]
+fn a_queue_of_half_a_millisecond_keeps_no_flow_slow() {
+    // Start-up ended at 65 Mbit/s, when the bursts of its full window overflowed the queue. Probes of 0.8 ms then took
+    // four seconds to find the rest.
+    let rate = 287.0;
+    let (goodput, ..) =
+        tcp(SchedulerKind::Earliest, cc::ControllerKind::Rate, &["rate=287mbit,delay=20ms,queue=500us"]);
+    assert!(goodput > rate * SHARE * 0.8, "{goodput}");
+}
+
+#[test]
 fn bm_shortens_the_queues_of_a_loss_based_window() {
     let srtt = |scheduler| {
         let (goodput, _, net) = tcp(

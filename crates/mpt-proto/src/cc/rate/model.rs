@@ -9,10 +9,11 @@ use super::queue_estimate::QueueEstimate;
 use crate::id::PathSet;
 use crate::path::sample::{AckSample, LossSample};
 use crate::time::{Rate, Time};
+use crate::tuning::cc::queue_estimate::MAX_QUEUE;
 use crate::tuning::cc::rate::{
     BURST_PEAK_RATIO, FULL_PIPE_ROUNDS, INITIAL_WINDOW, LOSS_THRESHOLD, MAX_BURST_JITTERS, MAX_FIRST_FLIGHT_TIME,
-    MAX_PROBE_INTERVAL, MIN_DRAIN_TIME, MIN_PROBE_INTERVAL, MIN_STARTUP_ACKS, MIN_WINDOW, PROBE_RTT_PACKETS,
-    PROBE_SUCCESS_RATIO, STARTUP_LOSS_THRESHOLD, WINDOW_SLACK,
+    MAX_PROBE_INTERVAL, MIN_DRAIN_TIME, MIN_PROBE_INTERVAL, MIN_PROBE_RISE, MIN_QUEUE_ACKS, MIN_STARTUP_ACKS,
+    MIN_WINDOW, PROBE_RTT_PACKETS, PROBE_SUCCESS_RATIO, STARTUP_LOSS_THRESHOLD, WINDOW_SLACK,
 };
 use crate::tuning::{Heuristic, Tuning};
 
@@ -28,12 +29,18 @@ pub struct PathModel {
     /// Paths through the same bottleneck.
     partners: PathSet,
     acks: u32,
+    /// ACKs in a row that show a long queue.
+    queue_acks: u32,
     /// Rounds of cruising before the next probe.
     probe_interval: u32,
     /// Rounds that the cruise had left when a partner's drain ended it.
     rounds_left: Option<u32>,
     /// True if the queue being drained was caused by a probe.
     probed: bool,
+    /// Length of the last probe.
+    probe_length: Duration,
+    /// Minimum length of the next probe: zero unless the last one was too short.
+    next_probe: Duration,
     /// True until the first Startup has ended.
     never_filled: bool,
     /// True if the last probe found the path faster.
@@ -55,9 +62,12 @@ impl PathModel {
             tuning,
             partners: PathSet::NONE,
             acks: 0,
+            queue_acks: 0,
             probe_interval: MIN_PROBE_INTERVAL,
             rounds_left: None,
             probed: false,
+            probe_length: Duration::ZERO,
+            next_probe: Duration::ZERO,
             never_filled: true,
             probe_succeeded: false,
             cruised: (Time::START, Time::START),
@@ -94,6 +104,7 @@ impl PathModel {
         if newest_sent > self.recovery_start {
             self.recovery_start = now;
             self.bandwidth.on_congestion();
+            self.next_probe = Duration::ZERO;
             self.enter_drain();
         }
     }
@@ -203,10 +214,11 @@ impl PathModel {
     /// Applies the phase changes that do not wait for the end of a round.
     fn update_phase(&mut self, ack: &AckSample, stretched: bool) {
         let (queue, target) = (self.delay.queue(), self.delay.target());
+        self.queue_acks = if queue > target * 2 && stretched { self.queue_acks.saturating_add(1) } else { 0 };
         match self.phase {
             Phase::Drain { low_since } => self.check_drain(ack, low_since),
             Phase::ProbeRtt { half, low_since } => self.check_probe_rtt(ack, half, low_since),
-            Phase::Startup { .. } if self.acks < MIN_STARTUP_ACKS => {}
+            Phase::Startup { .. } if self.acks < MIN_STARTUP_ACKS && self.queue_acks < MIN_QUEUE_ACKS => {}
             Phase::Startup { .. } if ack.app_limited && queue <= target * 2 => {}
             Phase::Startup { .. } if self.is_bursty(ack) => {}
             _ if queue > target && stretched => self.enter_drain(),
@@ -222,7 +234,7 @@ impl PathModel {
             Phase::Probe { from, .. } | Phase::Await { from, .. } if self.is_faster(from) => self.restart_startup(ack),
             Phase::Probe { until, from } if ack.now >= until => self.phase = Phase::Await { since: ack.now, from },
             Phase::Probe { .. } => {}
-            Phase::Await { since, .. } if ack.newest_sent >= since => self.enter_drain(),
+            Phase::Await { since, from } if ack.newest_sent >= since => self.end_probe(from),
             Phase::Await { .. } => {}
         }
     }
@@ -300,6 +312,7 @@ impl PathModel {
             self.bandwidth.on_congestion();
         }
         self.delay.on_overflow();
+        self.next_probe = Duration::ZERO;
         if self.probed {
             self.probe_interval = (self.probe_interval * 2).min(MAX_PROBE_INTERVAL);
         }
@@ -323,13 +336,29 @@ impl PathModel {
         self.bandwidth.rate() > from * PROBE_SUCCESS_RATIO && self.delay.queue() < self.delay.target() / 2
     }
 
-    /// Enters Startup again because the path is faster. With high jitter, two probes in a row must find it faster.
+    /// Enters Startup again because the path is faster. With high jitter, two probes in a row must find it faster. A
+    /// probe that was made longer may have found what others left in a short buffer for a moment: if Startup
+    /// overflows it, the next probes come later.
     fn restart_startup(&mut self, ack: &AckSample) {
         if !self.delay.is_low_jitter() && !std::mem::replace(&mut self.probe_succeeded, true) {
+            self.next_probe = self.probe_length;
             return self.enter_probe(ack.now);
         }
-        (self.probe_interval, self.probed) = (MIN_PROBE_INTERVAL, false);
+        if self.probe_length <= Phase::probe_duration(self.delay.target(), self.delay.base()) {
+            (self.probe_interval, self.probed) = (MIN_PROBE_INTERVAL, false);
+        }
         self.phase = Phase::Startup { best: self.bandwidth.rate(), flat: 0 };
+    }
+
+    /// Ends a probe that neither caused a queue nor found the path clearly faster. If the path is faster, a probe that
+    /// lasts for a part of a round trip raises the estimate by that part only. Each such probe makes the next one twice
+    /// as long, until one raises nothing, causes a queue, or overflows the buffer.
+    fn end_probe(&mut self, from: f64) {
+        self.enter_drain();
+        let part = self.probe_length.as_secs_f64() / self.delay.base().as_secs_f64();
+        if self.bandwidth.rate() > from * (1.0 + MIN_PROBE_RISE * part) && self.tuning.has(Heuristic::LongerProbes) {
+            self.next_probe = self.probe_length * 2;
+        }
     }
 
     fn enter_drain(&mut self) {
@@ -352,8 +381,10 @@ impl PathModel {
 
     fn enter_probe(&mut self, now: Time) {
         self.probed = true;
-        let until = now + Phase::probe_duration(self.delay.target(), self.delay.base());
-        self.phase = Phase::Probe { until, from: self.bandwidth.rate() };
+        let base = self.delay.base();
+        let least = std::mem::take(&mut self.next_probe).min(Phase::probe_duration(MAX_QUEUE, base));
+        self.probe_length = Phase::probe_duration(self.delay.target(), base).max(least);
+        self.phase = Phase::Probe { until: now + self.probe_length, from: self.bandwidth.rate() };
     }
 
     /// Returns true if a packet sent at `sent` was sent while cruising without a queue.
@@ -396,31 +427,33 @@ mod tests {
 
         /// Delivers one round trip of ACKs, 1 ms apart, with a rate of `mbit` Mbit/s and a queueing delay `queue`.
         fn round(&mut self, mbit: u64, queue: Duration, app_limited: bool) {
+            (1..=40).for_each(|n| self.ack(mbit, queue, app_limited, n == 40));
+        }
+
+        fn ack(&mut self, mbit: u64, queue: Duration, app_limited: bool, round: bool) {
             let rate = Rate::from_bits(mbit * 1_000_000);
-            for n in 1..=40 {
-                self.now += Duration::from_millis(1);
-                let arriving = RTT + if queue.is_zero() { Duration::ZERO } else { RTT / 4 };
-                let bytes = rate.bytes_in(arriving);
-                let sample = RateSample { rate, bytes, sending: RTT, arriving };
-                self.path.on_ack(&AckSample {
-                    now: self.now,
-                    newest_sent: self.now - RTT,
-                    packets: rate.bytes_in(Duration::from_millis(1)) / PACKET,
-                    in_flight: rate.bytes_in(RTT / 2),
-                    round: n == 40,
-                    app_limited,
-                    srtt: RTT,
-                    min_rtt: RTT,
-                    base_rtt: RTT,
-                    sojourn: RTT,
-                    queue,
-                    rate: Some(sample),
-                    recent: Some(rate),
-                    jitter: self.jitter,
-                    peak: self.peak,
-                    ..AckSample::default()
-                });
-            }
+            self.now += Duration::from_millis(1);
+            let arriving = RTT + if queue.is_zero() { Duration::ZERO } else { RTT / 4 };
+            let bytes = rate.bytes_in(arriving);
+            let sample = RateSample { rate, bytes, sending: RTT, arriving };
+            self.path.on_ack(&AckSample {
+                now: self.now,
+                newest_sent: self.now - RTT,
+                packets: rate.bytes_in(Duration::from_millis(1)) / PACKET,
+                in_flight: rate.bytes_in(RTT / 2),
+                round,
+                app_limited,
+                srtt: RTT,
+                min_rtt: RTT,
+                base_rtt: RTT,
+                sojourn: RTT,
+                queue,
+                rate: Some(sample),
+                recent: Some(rate),
+                jitter: self.jitter,
+                peak: self.peak,
+                ..AckSample::default()
+            });
         }
 
         fn mbit(&self) -> u64 {
@@ -458,6 +491,17 @@ mod tests {
     }
 
     #[test]
+    fn four_acks_in_a_row_show_the_queue_of_a_slow_line() {
+        let mut bench = Bench::new();
+        let mut starts_after = |queue_ms| {
+            bench.ack(10, Duration::from_millis(queue_ms), true, false);
+            matches!(bench.path.phase, Phase::Startup { .. })
+        };
+        assert!([100, 110, 120, 0, 100, 110, 120].into_iter().all(&mut starts_after));
+        assert!(!starts_after(130));
+    }
+
+    #[test]
     fn late_bursts_are_no_queue() {
         let jitter = RTT / 16;
         for (peak, late, goes_on) in [(50, RTT / 2, false), (100, RTT / 2, true), (100, RTT * 2, false)] {
@@ -483,6 +527,28 @@ mod tests {
         (0..8).for_each(|_| bench.round(50, Duration::ZERO, false));
         (0..200).for_each(|_| bench.round(2, Duration::ZERO, true));
         assert_eq!(bench.mbit(), 50);
+    }
+
+    #[test]
+    fn a_short_probe_that_raises_the_rate_is_followed_by_one_twice_as_long() {
+        let longest_probe = |mbit: u64, tuning: Tuning| {
+            let mut bench = Bench::new();
+            bench.path.tuning = tuning;
+            (0..8).for_each(|_| bench.round(100, Duration::ZERO, false));
+            bench.path.delay.on_overflow();
+            bench.path.enter_probe(bench.now);
+            let first = bench.path.probe_length;
+            assert!(first < RTT / 32, "{first:?}");
+            let lengths = (0..6).map(|_| {
+                bench.round(mbit, Duration::ZERO, false);
+                bench.path.probe_length
+            });
+            lengths.max().unwrap().as_secs_f64() / first.as_secs_f64()
+        };
+        let all = Tuning::default();
+        assert!(longest_probe(102, all) >= 2.0, "{}", longest_probe(102, all));
+        assert!(longest_probe(100, all) < 1.5, "a full path: {}", longest_probe(100, all));
+        assert!(longest_probe(102, all.without(Heuristic::LongerProbes)) < 1.5);
     }
 
     #[test]

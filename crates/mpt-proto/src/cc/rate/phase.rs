@@ -46,7 +46,7 @@ pub enum Phase {
     },
     /// Sends 25 % faster than `from`, to test for a higher rate (BBR's ProbeBW_UP).
     Probe {
-        /// Time at which enough has been sent to cause a measurable queue.
+        /// Time at which enough has been sent to cause a measurable queue, or to raise the estimate.
         until: Time,
         /// Bytes per second.
         from: f64,

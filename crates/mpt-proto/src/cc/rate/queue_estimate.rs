@@ -153,7 +153,7 @@ impl QueueEstimate {
     }
 
     fn burst_time(&self) -> Duration {
-        BURST_TIME.min(self.max_burst_time())
+        BURST_TIME.min(self.max_burst_time() / 2)
     }
 
     /// Returns the queue that shows that the path is full.

@@ -3,7 +3,7 @@
 //!
 //! A demotion applies only while another path carries the traffic: a bad path is better than none. While the tunnel is
 //! in use, a demoted path carries quality probes, which must be acknowledged and so show when the path is well. A new
-//! path carries some at once, until it is judged.
+//! path beside another one carries some at once, until it is judged.
 
 use super::Native;
 use super::path::NativePath;
@@ -63,11 +63,8 @@ impl Native {
         let again = path.quality_probed + PROBE_INTERVAL;
         let demoted = path.base.health.demotion.is_some() && again < self.last_data_sent + IN_USE;
         let first = path.quality_probed + INITIAL_PROBE_INTERVAL;
-        let due = if path.initial_probes > 0 && !path.estimator.is_checked() {
-            Some(first)
-        } else {
-            demoted.then_some(again)
-        };
+        let is_new = path.initial_probes > 0 && !path.estimator.is_checked() && self.paths.len() > 1;
+        let due = if is_new { Some(first) } else { demoted.then_some(again) };
         due.filter(|_| self.may_send && path.base.health.is_alive())
     }
 
