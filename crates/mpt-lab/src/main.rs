@@ -128,6 +128,9 @@ enum Command {
         /// Sites that connect.
         #[arg(long, default_value_t = 1_000)]
         count: usize,
+        /// Paths of each site.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=32))]
+        paths: u8,
         /// Keys that the source knows; default: those of the sites.
         #[arg(long, default_value_t = 0)]
         known: usize,
@@ -236,9 +239,10 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
             let mut print = |row: &flood::FloodResult| println!("{row}");
             flood::run(&path, Duration::from_secs(seconds), &mut print).map_err(Into::into)
         }
-        Command::Sites { count, known, rate, seconds, workers } => {
+        Command::Sites { count, paths, known, rate, seconds, workers } => {
             let (limit, rest) = (Duration::from_secs(300), Duration::from_secs(seconds));
-            sites(&mpt_lab::sites::SitesPlan { count, known, rate, limit, rest, workers })
+            let paths = usize::from(paths);
+            sites(&mpt_lab::sites::SitesPlan { count, paths, known, rate, limit, rest, workers })
         }
         Command::Workers { peers, workers, seconds, rounds } => {
             compare_workers(&WorkersPlan { peers, workers, time: Duration::from_secs(seconds), rounds })

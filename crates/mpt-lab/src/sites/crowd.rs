@@ -1,5 +1,6 @@
-//! The sites: endpoints of the core with a UDP socket each, in one thread.
+//! The sites: endpoints of the core with a UDP socket for each path, in one thread.
 
+use super::SitesPlan;
 use crate::error::{Context, Result};
 use crate::topology::Netns;
 use mpt_proto::{
@@ -35,25 +36,30 @@ pub(super) struct Crowd {
 
 struct Site {
     endpoint: Endpoint,
-    socket: UdpSocket,
+    /// One for each path, whose link has its number.
+    sockets: Vec<UdpSocket>,
     due: Option<Time>,
     up: Option<Instant>,
 }
 
-const LINK: LinkId = LinkId(0);
+/// Sites that begin before sockets are read again.
+const MAX_BEGINNING: usize = 16;
 const SERVER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 4754);
 
 impl Crowd {
-    /// Opens the sockets. The sites begin with the first call of [`Self::run`], `rate` of them in a second.
-    pub(super) fn open(netns: &Netns, count: usize, rate: usize, server: &PublicKey) -> Result<Self> {
-        let sites: io::Result<Vec<_>> = netns.enter(|| (0..count).map(|site| Site::open(site, server)).collect())?;
+    /// Opens the sockets. The sites begin with the first call of [`Self::run`].
+    pub(super) fn open(netns: &Netns, plan: &SitesPlan, server: &PublicKey) -> Result<Self> {
+        let open = |site| Site::open(site, plan.paths, server);
+        let sites: io::Result<Vec<_>> = netns.enter(|| (0..plan.count).map(open).collect())?;
         let sites = sites.context("the sockets of the sites")?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(io::Error::from).context("epoll")?;
         for (number, site) in sites.iter().enumerate() {
-            let event = EpollEvent::new(EpollFlags::EPOLLIN, number as u64);
-            epoll.add(&site.socket, event).map_err(io::Error::from).context("epoll")?;
+            for socket in &site.sockets {
+                let event = EpollEvent::new(EpollFlags::EPOLLIN, number as u64);
+                epoll.add(socket, event).map_err(io::Error::from).context("epoll")?;
+            }
         }
-        Ok(Self { due: BTreeSet::new(), sites, epoll, start: Instant::now(), begun: 0, rate, up: 0 })
+        Ok(Self { due: BTreeSet::new(), sites, epoll, start: Instant::now(), begun: 0, rate: plan.rate, up: 0 })
     }
 
     /// Returns the number of sites that have a session.
@@ -71,12 +77,14 @@ impl Crowd {
         let begin = Instant::now();
         let mut events = vec![EpollEvent::empty(); 512];
         while begin.elapsed() < limit && !ends(self) {
-            let begun = (begin.elapsed().as_secs_f64() * self.rate as f64) as usize;
-            while self.begun < begun.min(self.sites.len()) {
+            let due = ((begin.elapsed().as_secs_f64() * self.rate as f64) as usize).min(self.sites.len());
+            // An initiation takes 0.2 ms, and answers to the others wait meanwhile.
+            for _ in self.begun..due.min(self.begun + MAX_BEGINNING) {
                 self.flush(self.begun);
                 self.begun += 1;
             }
-            let ready = self.epoll.wait(&mut events, EpollTimeout::from(5u8)).unwrap_or(0);
+            let wait = if self.begun < due { EpollTimeout::ZERO } else { EpollTimeout::from(5u8) };
+            let ready = self.epoll.wait(&mut events, wait).unwrap_or(0);
             for event in &events[..ready] {
                 self.receive(event.data() as usize);
             }
@@ -98,7 +106,7 @@ impl Crowd {
         Time::after(self.start.elapsed())
     }
 
-    /// Reads the socket of a site, and sends what follows.
+    /// Reads the sockets of a site, and sends what follows.
     fn receive(&mut self, number: usize) {
         self.read(number);
         self.flush(number);
@@ -107,9 +115,11 @@ impl Crowd {
     fn read(&mut self, number: usize) {
         let now = self.now();
         let (site, mut buffer) = (&mut self.sites[number], [0; 2_048]);
-        while let Ok((len, from)) = site.socket.recv_from(&mut buffer) {
-            let received = RecvMeta { link: LINK, from, tos: 0, segment: len, arrived_at: None };
-            site.endpoint.handle_datagrams(now, &received, &mut buffer[..len]);
+        for (link, socket) in (0..).map(LinkId).zip(&site.sockets) {
+            while let Ok((len, from)) = socket.recv_from(&mut buffer) {
+                let received = RecvMeta { link, from, tos: 0, segment: len, arrived_at: None };
+                site.endpoint.handle_datagrams(now, &received, &mut buffer[..len]);
+            }
         }
     }
 
@@ -118,7 +128,8 @@ impl Crowd {
         let site = &mut self.sites[number];
         while let Some(batch) = site.endpoint.poll_transmit(now) {
             // A full socket is a loss.
-            batch.bytes().chunks(batch.segment).for_each(|bytes| drop(site.socket.send_to(bytes, batch.to)));
+            let socket = &site.sockets[batch.link.0 as usize];
+            batch.bytes().chunks(batch.segment).for_each(|bytes| drop(socket.send_to(bytes, batch.to)));
             site.endpoint.recycle_transmit(batch);
         }
         if site.up.is_none() && site.endpoint.peers()[0].availability() == Availability::InUse {
@@ -136,20 +147,25 @@ impl Crowd {
 }
 
 impl Site {
-    fn open(number: usize, server: &PublicKey) -> io::Result<Self> {
-        let path = PathConfig::new("path", LINK, SERVER);
+    fn open(number: usize, paths: usize, server: &PublicKey) -> io::Result<Self> {
+        let [.., a, b, c] = (number as u32 + 2).to_be_bytes();
+        let open = || {
+            let socket = UdpSocket::bind((Ipv4Addr::new(127, 1 + a, b, c), 0))?;
+            socket.set_nonblocking(true)?;
+            Ok(socket)
+        };
+        let sockets = (0..paths).map(|_| open()).collect::<io::Result<_>>()?;
+        let links = (0..).map(LinkId).take(paths);
+        let paths = links.map(|link| PathConfig::new(format!("path{}", link.0), link, SERVER)).collect();
         let protocol = Protocol::Native(NativeConfig::new(*server));
         let networks = vec!["0.0.0.0/0".parse().expect("a prefix")];
-        let peer = PeerConfig { networks, ..PeerConfig::new("server", protocol, vec![path]) };
+        let peer = PeerConfig { networks, ..PeerConfig::new("server", protocol, paths) };
         let config = Config { identity: None, mtu: 1_400, merge: Merge::default(), peers: vec![peer] };
         let keys = keys(number);
         let seed = *keys.public().as_bytes();
         let today = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let identity = Identity { keys, capabilities: Capabilities::new(true), clock: Clock::new(today) };
-        let [.., a, b, c] = (number as u32 + 2).to_be_bytes();
-        let socket = UdpSocket::bind((Ipv4Addr::new(127, 1 + a, b, c), 0))?;
-        socket.set_nonblocking(true)?;
         let endpoint = Endpoint::native(Time::START, &config, SessionTable::new(identity, seed));
-        Ok(Self { endpoint, socket, due: None, up: None })
+        Ok(Self { endpoint, sockets, due: None, up: None })
     }
 }

@@ -38,6 +38,8 @@ pub struct SitesPlan {
     pub known: usize,
     /// Sites that begin in a second.
     pub rate: usize,
+    /// Paths of each site.
+    pub paths: usize,
     /// Time limit until all sites have a session.
     pub limit: Duration,
     /// Time for which the sessions are kept then.
@@ -102,7 +104,7 @@ pub fn run(program: &Path, plan: &SitesPlan) -> Result<SitesOutcome> {
     if !nix::unistd::geteuid().is_root() {
         return Err(LabError::NotRoot);
     }
-    raise_descriptors(plan.count)?;
+    raise_descriptors(plan.count * plan.paths)?;
     let name = format!("{}-sites", Topology::unique_name());
     let server_keys = KeyPair::generate([2; 32]);
     let server = SitesServer::start(program, &name, &server_keys, plan.workers)?;
@@ -110,7 +112,7 @@ pub fn run(program: &Path, plan: &SitesPlan) -> Result<SitesOutcome> {
     server.wait_for(|report| report["peer_source"]["connected"] == true)?;
     let alone = server.memory()?;
     separate(&server)?;
-    let mut crowd = Crowd::open(&server.netns, plan.count, plan.rate, server_keys.public())?;
+    let mut crowd = Crowd::open(&server.netns, plan, server_keys.public())?;
     let sampler = server.sample_turns(Duration::ZERO);
     let (begin, before) = (Instant::now(), [server.processor_time()?, own_time()?]);
     crowd.run(plan.limit, |crowd| crowd.up() == plan.count);
@@ -167,7 +169,7 @@ fn separate(server: &SitesServer) -> Result<()> {
     separate().map_err(fail).context("sched_setaffinity")
 }
 
-/// Each site has a socket.
+/// Each path of a site has a socket.
 fn raise_descriptors(count: usize) -> Result<()> {
     // 32 bits on 32-bit ARM.
     let needed = rlim_t::try_from(count).unwrap_or(rlim_t::MAX).saturating_add(200);
@@ -176,5 +178,7 @@ fn raise_descriptors(count: usize) -> Result<()> {
         return Ok(());
     }
     let set = setrlimit(Resource::RLIMIT_NOFILE, needed, hard.max(needed)).map_err(std::io::Error::from);
-    set.context("setrlimit: a descriptor for each site")
+    set.context(
+        "setrlimit: a descriptor for each path; hint: fewer sites, or a higher limit of descriptors (ulimit -Hn)",
+    )
 }

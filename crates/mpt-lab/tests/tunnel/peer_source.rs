@@ -326,8 +326,15 @@ fn two_hundred_sites_at_once_all_get_a_session() {
         writeln!(std::io::stderr(), "skipped: needs root: sites").expect("stderr takes a line");
         return;
     }
-    let plan =
-        SitesPlan { count: 200, known: 1_000, rate: 10_000, limit: 2 * TIMEOUT, rest: Duration::ZERO, workers: 1 };
+    let plan = SitesPlan {
+        count: 200,
+        paths: 2,
+        known: 1_000,
+        rate: 10_000,
+        limit: 2 * TIMEOUT,
+        rest: Duration::ZERO,
+        workers: 1,
+    };
     let outcome = mpt_lab::sites::run(&program(), &plan).expect("a server");
     println!("{outcome}");
     assert_eq!((outcome.up, outcome.peers), (200, 200));

@@ -143,7 +143,8 @@ fn workers_follow_a_reload_and_a_lost_interface() {
 #[test]
 fn peers_on_demand_are_shared_by_the_workers() {
     let rest = Duration::from_secs(1);
-    let plan = SitesPlan { count: 100, known: 200, rate: 1_000, limit: Duration::from_secs(60), rest, workers: 2 };
+    let plan =
+        SitesPlan { count: 100, paths: 1, known: 200, rate: 1_000, limit: Duration::from_secs(60), rest, workers: 2 };
     if !nix::unistd::geteuid().is_root() {
         return;
     }
