@@ -43,6 +43,7 @@ mod service_restart;
 mod several_servers;
 mod share;
 mod sizes;
+mod start;
 mod stranger;
 mod surprises;
 mod surroundings;

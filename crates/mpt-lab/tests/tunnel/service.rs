@@ -21,7 +21,7 @@ const PUBLIC: [&str; 2] =
     ["sHPDD7Vu50boeUMKXgJe7lrDM/vVYbodEmjG4KDHYSQ=", "L9KmJrU6cEijjCMPChI6nwiwCqg1zoPrZK10FzGwnWg="];
 const SHARED: &str = "ThisKeyIsNoSecretMakeOneWithMptKeyNewForP00=";
 
-fn config(host: usize) -> String {
+pub fn config(host: usize) -> String {
     let path = ["[[peer.path]]\nremote = \"192.168.11.2\"\n", "networks = [\"10.77.0.1/32\"]\n"][host];
     format!(
         "private_key = \"{}\"\naddress = [\"10.77.0.{}/24\"]\n[[peer]]\npublic_key = \"{}\"\npreshared_key = \"{SHARED}\"\n{path}",
