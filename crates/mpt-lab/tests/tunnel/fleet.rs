@@ -112,7 +112,7 @@ fn a_site_of_the_registry_belongs_to_the_server_that_it_uses_until_it_is_revoked
         &["peer", "add", &site, "--name", "farm", "--network", "10.77.0.1/32", "--network", "10.80.5.0/24"],
     );
     // A server that does not know the site yet refuses it for ten seconds, and the other one is used meanwhile. Each
-    // server reads the whole registry before its first answer.
+    // `mpt-fleet` keeps questions until it has read the whole registry.
     start_servers(&mut world);
     world.start_with("site", &World::config("site"));
     world.wait_until("one server is in use, the other on standby", |world| {

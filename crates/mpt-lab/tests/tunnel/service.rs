@@ -32,7 +32,7 @@ pub fn config(host: usize) -> String {
 }
 
 /// A process; dropping this kills it.
-struct Running(Child);
+pub struct Running(pub Child);
 
 impl Drop for Running {
     fn drop(&mut self) {

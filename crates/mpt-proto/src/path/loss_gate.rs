@@ -66,7 +66,8 @@ impl LossGate {
         self.checked
     }
 
-    /// Judges the initial probes: no controller sends too many of them.
+    /// Judges the first outcomes: those of initial probes, or of data on a path that was the only one. No controller
+    /// sends too many probes.
     fn initial_check(&mut self) {
         let is_clean = self.round.lost == 0 && self.round.arrived >= u64::from(CLEAN_PROBES);
         if is_clean || self.round.total() >= u64::from(INITIAL_PROBES) {

@@ -3,8 +3,8 @@
 //! behind another it arrives one serialization delay after that one (packet pair; S. Keshav, SIGCOMM 1991).
 //!
 //! Otherwise the first packets of a flow would queue for 200 ms on a link of 2 Mbit/s and delay all other traffic. Path
-//! MTU discovery sends the large datagram, and the probes of a new path are the small ones. Only slow links with little
-//! jitter can be measured: on others, jitter hides the difference.
+//! MTU discovery sends the large datagram, and the probes of a new path beside another one are the small ones. Only
+//! slow links with little jitter can be measured: on others, jitter hides the difference.
 //!
 //! On such a link, a full packet arrives 6 ms after a probe would, with no queue before it. So the serialization delay
 //! does not count as delay of the path ([`LinkRate::serialization_delay`]).

@@ -61,7 +61,7 @@ pub enum Heuristic {
     HeaderCompression,
     /// Sends repair symbols.
     Fec,
-    /// Judges a new path by 20 to 64 probes before it carries data.
+    /// Judges a new path beside another one by 20 to 64 probes before it carries data.
     InitialProbes,
     /// Remembers the jitter of lone datagrams while the path is busy.
     JitterMemory,

@@ -106,7 +106,7 @@ pub mod ack_generator {
 pub mod loss_gate {
     use std::time::Duration;
 
-    /// Probes by which a new path is judged before it carries data.
+    /// Probes by which a new path beside another one is judged before it carries data.
     pub const INITIAL_PROBES: u32 = 64;
     /// Probes that are enough if all of them arrive: a path with 30 % loss passes in 1 of 1,250 cases, and one with 20
     /// % in 1 of 90.

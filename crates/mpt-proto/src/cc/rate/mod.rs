@@ -16,7 +16,7 @@
 //!   that the bottleneck is busy, and the arrival rate is used at once ([`bandwidth`]).
 //! - *A probe lasts until it causes the target queue,* a quarter of a round trip or less. If it finds the path clearly
 //!   faster, Startup begins again: ten times the rate takes four round trips, not ten cycles. With a short buffer it is
-//!   too short to show that. If it raised the estimate at all, the next one is twice as long.
+//!   too short to show that. If it raised the estimate, the next one is twice as long.
 //! - *Baseline loss.* Loss measured while cruising is expected, and half of it is compensated ([`loss`]). BBRv3's fixed
 //!   2 % threshold applies on top of it.
 //! - *Standing queue.* A queue that remains with half a window in flight is not ours: a longer route, or other flows'
