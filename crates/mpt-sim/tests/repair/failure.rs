@@ -36,7 +36,10 @@ fn a_path_that_becomes_silent_in_mid_transfer_costs_three_round_trips_and_100_ms
 fn a_path_that_loses_half_costs_nothing() {
     let alone = goodput(&[CLEAN], 10 * SECOND);
     for (loss, least) in [("50%", 0.97), ("30%", 0.97), ("10%", 0.97), ("5%", 1.3)] {
-        let both = goodput(&[CLEAN, &format!("{CLEAN},loss={loss}")], 10 * SECOND);
+        // The median: a loss in the first second may reach the flow, and then costs it a twentieth of ten seconds.
+        let mut runs = [1, 2, 3].map(|seed| goodput_of(seed, &[CLEAN, &format!("{CLEAN},loss={loss}")], 10 * SECOND));
+        runs.sort_by(f64::total_cmp);
+        let both = runs[1];
         println!("{loss}: {both} beside {alone} alone");
         assert!(both > alone * least, "{loss}: {both} of {alone}");
     }
@@ -53,6 +56,25 @@ fn a_lossy_path_carries_probes_only_and_comes_back_when_its_loss_falls() {
     assert!(after.bytes - before.bytes < 5_000, "{} bytes in a second", after.bytes - before.bytes);
     net.run(12 * SECOND);
     print_status(&net);
+    assert_eq!(path(&net, 1).state, PathState::Up);
+    assert_eq!(net.breaches(), []);
+}
+
+/// The ACKs of a demoted path come on the other one, here seven of its round trips later. That is no silence.
+#[test]
+fn a_demoted_path_beside_a_far_one_is_not_taken_for_dead_and_comes_back() {
+    let mut net = tcp(1, &["rate=5mbit,delay=300ms", "rate=10mbit,delay=20ms,loss=50%; 6s: loss=0%"]);
+    let mut states = Vec::new();
+    for step in 1..=120 {
+        net.run(ms(100) * step);
+        let state = path(&net, 1).state;
+        if states.last().is_none_or(|(_, last)| *last != state) {
+            states.push((ms(100) * step, state));
+        }
+    }
+    println!("{states:?}");
+    let silent = PathState::Down(DownCause::Silent);
+    assert!(states.iter().any(|(_, state)| *state == LOSSY) && states.iter().all(|(_, state)| *state != silent));
     assert_eq!(path(&net, 1).state, PathState::Up);
     assert_eq!(net.breaches(), []);
 }

@@ -82,7 +82,12 @@ pub fn udp(seed: u64, paths: &[&str], rate: Rate, length: Duration, fec: fec::Fe
 
 /// Returns the goodput of the TCP flow in Mbit/s over `length`, from [`SETTLED`] on.
 pub fn goodput(paths: &[&str], length: Duration) -> f64 {
-    let mut net = tcp(1, paths);
+    goodput_of(1, paths, length)
+}
+
+/// Does the same with another seed.
+pub fn goodput_of(seed: u64, paths: &[&str], length: Duration) -> f64 {
+    let mut net = tcp(seed, paths);
     net.run(SETTLED + length);
     assert_eq!(net.breaches(), []);
     print_status(&net);

@@ -101,9 +101,11 @@ impl Native {
     }
 
     /// Nothing was acknowledged on a path for three round trips. With another path the silent one counts as dead;
-    /// without, only when probes stay unanswered as well.
+    /// without, only when probes stay unanswered as well. A demoted path carries no data that would have to move. Its
+    /// ACKs come on other paths, which may be slower, so only its liveness probes decide whether it is dead.
     fn suspect(&mut self, common: &mut Common, now: Time, id: PathId) {
-        let others = self.paths.iter().any(|path| path.base.id != id && path.base.health.is_alive());
+        let demoted = self.paths[id].base.health.demotion.is_some();
+        let others = !demoted && self.paths.iter().any(|path| path.base.id != id && path.base.health.is_alive());
         if let Some(prober) = self.paths[id].base.liveness.prober() {
             if others {
                 prober.declare_dead(now);
