@@ -105,13 +105,14 @@ impl Native {
     /// ACKs come on other paths, which may be slower, so only its liveness probes decide whether it is dead.
     fn suspect(&mut self, common: &mut Common, now: Time, id: PathId) {
         let demoted = self.paths[id].base.health.demotion.is_some();
-        let others = !demoted && self.paths.iter().any(|path| path.base.id != id && path.base.health.is_alive());
+        let others = self.paths.iter().any(|path| path.base.id != id && path.base.health.is_alive());
+        let counts_as_dead = others && !demoted;
         if let Some(prober) = self.paths[id].base.liveness.prober() {
-            if others {
+            if counts_as_dead {
                 prober.declare_dead(now);
             }
             prober.probe_now(now);
         }
-        self.update(common, now, id, |health| health.answers &= !others);
+        self.update(common, now, id, |health| health.answers &= !counts_as_dead);
     }
 }
