@@ -29,7 +29,7 @@ pub(crate) struct CostArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = Subject::other)]
     against: Vec<Subject>,
     /// Measures the null tunnel, too: the least that a tunnel of this design can cost.
-    #[arg(long, requires = "direct")]
+    #[arg(long)]
     null: bool,
     /// Sends UDP datagrams with this payload as fast as one sender can, in place of a TCP flow.
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(16..=1400))]

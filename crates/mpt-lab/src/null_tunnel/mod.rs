@@ -28,7 +28,7 @@ use mpt_proto::{
     crypto::aead::{AeadKey, Cipher, NONCE, TAG},
     packet::{ChecksumState, SuperPacket},
 };
-use std::{io, mem, net::SocketAddr, time::Duration};
+use std::{io, mem, net::SocketAddr, thread, time::Duration};
 
 /// One end of a null tunnel.
 #[derive(Clone, Debug)]
@@ -41,6 +41,8 @@ pub struct NullTunnel {
     pub remote: SocketAddr,
     /// Packets are sealed.
     pub sealed: bool,
+    /// The time for which it leaves input waiting after each turn, as MPT does under load.
+    pub rest: Duration,
 }
 
 impl NullTunnel {
@@ -57,7 +59,7 @@ impl NullTunnel {
         let keys = self.sealed.then(|| Keys::new(self.local > self.remote));
         let out = Batch { bytes: vec![0; 2 * READ_BUFFER], len: 0, segment: 0, last: 0 };
         let mut end = End { tun, socket, remote: self.remote, keys, out, buffer: vec![0; READ_BUFFER], number: 0 };
-        end.run().context("carry packets")
+        end.run(self.rest).context("carry packets")
     }
 }
 
@@ -95,7 +97,7 @@ struct Batch {
 }
 
 impl End {
-    fn run(&mut self) -> io::Result<()> {
+    fn run(&mut self, rest: Duration) -> io::Result<()> {
         let mut poller = Poller::new()?;
         poller.add(&self.tun, TUN)?;
         poller.add(&self.socket, UDP)?;
@@ -107,6 +109,9 @@ impl End {
             }
             if ready.contains(&TUN) {
                 self.send()?;
+            }
+            if !rest.is_zero() {
+                thread::sleep(rest);
             }
         }
     }
