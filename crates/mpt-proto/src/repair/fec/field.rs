@@ -43,14 +43,18 @@ pub fn inverse(a: u8) -> u8 {
     result
 }
 
-/// Multiplies eight elements by `factor` at once.
+/// Multiplies eight elements by `factor` at once. Inlined so that the compiler vectorizes the loops around it: with a
+/// call for each word it took twice as long, a quarter of the time of a tunnel over lossy paths.
+#[inline(always)]
 fn multiply_packed(factor: u8, mut word: u64) -> u64 {
     let mut product = 0;
     for bit in 0..8 {
         product ^= word & 0u64.wrapping_sub(u64::from(factor >> bit & 1));
-        let carry = (word & 0x8080_8080_8080_8080) >> 7;
-        // x^8 = x^4 + x^3 + x^2 + 1.
-        word = (word & 0x7f7f_7f7f_7f7f_7f7f) << 1 ^ carry << 4 ^ carry << 3 ^ carry << 2 ^ carry;
+        let high = word & 0x8080_8080_8080_8080;
+        let carry = high >> 7;
+        // All bits of a byte with a carry are set. x^8 = x^4 + x^3 + x^2 + 1.
+        let carries = (carry << 8).wrapping_sub(carry);
+        word = (word ^ high) << 1 ^ carries & 0x1d1d_1d1d_1d1d_1d1d;
     }
     product
 }
