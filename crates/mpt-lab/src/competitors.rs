@@ -3,8 +3,8 @@
 //! An adapter is a shell script that ends with the tunnel's process. Variables: `$self` and `$peer` are 1 or 2;
 //! `$local` and `$remote` are the addresses on the best path; `$paths` has a line with local address, remote address,
 //! interface and Mbit/s per path; `$folder` is shared by both hosts, `$tun` is the name of the interface to make.
-//! `$lab` is this program; `$mtu_plain` and `$mtu_native` are the MTUs of MPT's modes; `$rest` is the longest wait of
-//! its moderation in microseconds, 0 over links without a limit.
+//! `$lab` is this program; `$mtu_plain` and `$mtu_native` are the MTUs of MPT's modes; `$pause` is the longest
+//! pause of its moderation in microseconds, 0 over links without a limit.
 //! Single-path tunnels get the fastest path. Encryption has its defaults.
 
 use crate::{
@@ -120,7 +120,7 @@ pub static ALL: [Competitor; 5] = [
 macro_rules! null {
     ($sealed:literal, $mtu:literal) => {
         concat!(
-            "$lab null-tunnel $tun $local:4790 $remote:4790 --rest $rest ",
+            "$lab null-tunnel $tun $local:4790 $remote:4790 --pause $pause ",
             $sealed,
             " & tunnel=$!
             until ip link show $tun >/dev/null 2>&1; do kill -0 $tunnel 2>/dev/null; sleep 0.05; done
@@ -268,13 +268,13 @@ fn variables(specs: &[PathSpec], host: Host, folder: &Folder) -> String {
     let [plain, native] = [Mode::Plain, Mode::Native].map(|mode| Layout { mode, ..Layout::native(specs) }.mtu());
     let lab = tunnel::program_named("mpt-lab").unwrap_or_default();
     let has_limit = specs.iter().any(|path| path.there.start.rate != Rate::MAX);
-    let rest = if has_limit { REST } else { 0 };
+    let pause = if has_limit { PAUSE } else { 0 };
     format!(
         "self={own}; peer={peer}; local={local}; remote={remote}; tun={tun}; folder='{folder}'; paths='{paths}'\n\
-         lab='{}'; mtu_plain={plain}; mtu_native={native}; rest={rest}\n",
+         lab='{}'; mtu_plain={plain}; mtu_native={native}; pause={pause}\n",
         lab.display()
     )
 }
 
-/// The longest wait of MPT's moderation, in microseconds.
-const REST: u32 = 500;
+/// The longest pause of MPT's moderation in microseconds: `tuning::moderation::MAX` of the core.
+const PAUSE: u32 = 500;

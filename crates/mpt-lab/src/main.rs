@@ -193,7 +193,7 @@ enum Command {
         sealed: bool,
         /// Microseconds for which it leaves input waiting after each turn.
         #[arg(long, default_value_t = 0)]
-        rest: u64,
+        pause: u64,
     },
     /// Measures the accuracy of the wire on this machine with all processors busy; takes about 15 s.
     Selftest,
@@ -251,8 +251,8 @@ fn run(command: Command) -> Result<(), Box<dyn Error>> {
             compare_workers(&WorkersPlan { peers, workers, time: Duration::from_secs(seconds), rounds })
         }
         Command::Cost(args) => cost::run(&args),
-        Command::NullTunnel { device, local, remote, sealed, rest } => {
-            NullTunnel { device, local, remote, sealed, rest: Duration::from_micros(rest) }.run().map_err(Into::into)
+        Command::NullTunnel { device, local, remote, sealed, pause } => {
+            NullTunnel { device, local, remote, sealed, pause: Duration::from_micros(pause) }.run().map_err(Into::into)
         }
         Command::Chaos { seconds, seed } => chaos(Duration::from_secs(seconds), Seed(seed)),
         Command::Selftest => selftest(),

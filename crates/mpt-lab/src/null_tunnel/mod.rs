@@ -42,7 +42,7 @@ pub struct NullTunnel {
     /// Packets are sealed.
     pub sealed: bool,
     /// The time for which it leaves input waiting after each turn, as MPT does under load.
-    pub rest: Duration,
+    pub pause: Duration,
 }
 
 impl NullTunnel {
@@ -59,7 +59,7 @@ impl NullTunnel {
         let keys = self.sealed.then(|| Keys::new(self.local > self.remote));
         let out = Batch { bytes: vec![0; 2 * READ_BUFFER], len: 0, segment: 0, last: 0 };
         let mut end = End { tun, socket, remote: self.remote, keys, out, buffer: vec![0; READ_BUFFER], number: 0 };
-        end.run(self.rest).context("carry packets")
+        end.run(self.pause).context("carry packets")
     }
 }
 
@@ -97,7 +97,7 @@ struct Batch {
 }
 
 impl End {
-    fn run(&mut self, rest: Duration) -> io::Result<()> {
+    fn run(&mut self, pause: Duration) -> io::Result<()> {
         let mut poller = Poller::new()?;
         poller.add(&self.tun, TUN)?;
         poller.add(&self.socket, UDP)?;
@@ -110,8 +110,8 @@ impl End {
             if ready.contains(&TUN) {
                 self.send()?;
             }
-            if !rest.is_zero() {
-                thread::sleep(rest);
+            if !pause.is_zero() {
+                thread::sleep(pause);
             }
         }
     }
