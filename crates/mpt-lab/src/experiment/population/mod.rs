@@ -15,7 +15,7 @@ use crate::{
 };
 use both_directions::shares_beside_each_other;
 use mpt_proto::tuning::Tuning;
-use mpt_sim::seed::Seed;
+use mpt_sim::{link::PathSpec, seed::Seed};
 use std::time::Duration;
 
 /// Parameters of the runs.
@@ -50,6 +50,9 @@ pub struct MixOutcome {
     pub best: f64,
     /// Seconds until the flow had [`STARTED`] of the ceiling for [`WINDOW`]; the length of the run if it never had.
     pub start: f64,
+    /// Seconds that the start may take: [`START_LIMIT`] or ten round trips of the slowest path that has [`USEFUL`] of
+    /// all rates, whichever is longer.
+    pub start_limit: f64,
     /// Longest time without delivered data in seconds, after the first data.
     pub stall: f64,
     /// Goodput over parts of the paths and, as the last entry, over all of them.
@@ -84,6 +87,12 @@ pub struct Part {
 const STARTED: f64 = 0.8;
 /// Time over which that share is measured.
 const WINDOW: Duration = Duration::from_millis(500);
+/// Least time that a start may take.
+const START_LIMIT: Duration = Duration::from_secs(2);
+/// Round trips that it may take.
+const START_ROUNDS: u32 = 10;
+/// Share of all rates from which on a path is useful.
+const USEFUL: f64 = 0.05;
 /// Start of the time in which all paths are compared with a part of them.
 const SETTLED: Duration = Duration::from_secs(5);
 /// Length of the first and of the last part of a long run that are compared.
@@ -125,7 +134,8 @@ impl Population {
         let both = self.both.then(|| shares_beside_each_other(&self.simulation(&case)));
         let both = both.map(|shares| shares[0].min(shares[1]));
         let goodput = goodput(&all);
-        MixOutcome { number, ceiling, goodput, best, start, stall, parts, added, both, last_minute, case }
+        let start_limit = start_limit(&case).as_secs_f64();
+        MixOutcome { number, ceiling, goodput, best, start, start_limit, stall, parts, added, both, last_minute, case }
     }
 
     fn simulate(&self, case: &Case, contender: Contender) -> Run {
@@ -173,6 +183,15 @@ impl Population {
         let end = (width..=run.goodput.len()).find(has_started);
         end.map_or(self.length, |end| STEP * end as u32).as_secs_f64()
     }
+}
+
+/// Returns the time that the start over these paths may take.
+fn start_limit(case: &Case) -> Duration {
+    let rate = |path: &PathSpec| path.there.start.rate.bits() as f64;
+    let all = case.paths.iter().map(rate).sum::<f64>();
+    let useful = case.paths.iter().filter(|path| rate(path) >= USEFUL * all);
+    let slowest = useful.map(|path| path.there.start.delay + path.back.start.delay).max().unwrap_or_default();
+    START_LIMIT.max(slowest * START_ROUNDS)
 }
 
 /// Returns the share of the ceiling in the minute that begins at `from`.

@@ -40,6 +40,8 @@ const QUANTITIES: [OutcomeQuantity; 9] = [
     OutcomeQuantity { name: "last minute of the second", smaller_is_better: false, of: |outcome| outcome.last_minute },
 ];
 
+/// Longest time without data, in seconds, that is not counted as a stall.
+const STALL: f64 = 0.1;
 /// Number of cases that the report lists.
 const WORST: usize = 10;
 
@@ -87,6 +89,11 @@ pub fn table(outcomes: &[MixOutcome]) -> String {
             let _ = writeln!(text, "\nbelow {limit} {}: {below} of {count}", quantity.name);
         }
     }
+    let late = outcomes.iter().filter(|outcome| outcome.start > outcome.start_limit).count();
+    let stalled = outcomes.iter().filter(|outcome| outcome.stall > STALL).count();
+    let count = outcomes.len();
+    let _ = writeln!(text, "\nbelow 80 % of the ceiling after 2 s and after ten round trips: {late} of {count}");
+    let _ = writeln!(text, "\na stall longer than {STALL} s: {stalled} of {count}");
     text
 }
 

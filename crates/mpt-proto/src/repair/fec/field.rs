@@ -31,7 +31,7 @@ fn products_of_bits(factor: u8) -> [u8; 8] {
     for bit in 1..8 {
         let (previous, carry) = (products[bit - 1], products[bit - 1] >> 7);
         // x^8 = x^4 + x^3 + x^2 + 1.
-        products[bit] = previous << 1 ^ 0x1d * carry;
+        products[bit] = (previous << 1) ^ (0x1d * carry);
     }
     products
 }
