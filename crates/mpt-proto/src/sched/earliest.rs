@@ -49,7 +49,7 @@ impl Schedule for Earliest {
 fn passed(path: &PathSnapshot, len: usize, input: &SchedInput<'_>) -> Option<u64> {
     let arrives = arrival(path, len);
     let better = input.paths().filter(|other| other.room < len as u64 && arrival(other, len) < arrives);
-    better.map(|other| other.rate.bytes_in(arrives - arrival(other, len))).reduce(u64::saturating_add)
+    better.map(|other| other.bytes_in(arrives - arrival(other, len))).reduce(u64::saturating_add)
 }
 
 fn arrival(path: &PathSnapshot, len: usize) -> Duration {
@@ -108,6 +108,17 @@ mod tests {
         // And 60.2 ms less 41.1, at 100 Mbit/s.
         assert_eq!(decide(&[fast, slow, other], 1_000_000), Decision::Ahead(slow.id, 300_000 + 238_750));
         assert_eq!(decide(&[path(0, 50, 10, 0), slow], 1_000_000), Decision::Send(fast.id));
+    }
+
+    #[test]
+    fn a_path_in_start_up_passes_more_than_its_present_rate() {
+        let fast = PathSnapshot { srtt: MS * 16, doubles: true, ..path(0, 50, 10, 2) };
+        // Three round trips double the 300 kB three times.
+        assert_eq!(decide(&[fast, path(1, 50, 60, 0)], 3_000_000), Decision::Ahead(path(1, 50, 60, 0).id, 2_400_000));
+        let unknown = PathSnapshot { srtt: Duration::ZERO, ..fast };
+        assert_eq!(decide(&[unknown, path(1, 50, 60, 0)], 3_000_000).path(), Some(path(1, 50, 60, 0).id));
+        let brief = PathSnapshot { srtt: Duration::from_nanos(1), ..fast };
+        assert_eq!(decide(&[brief, path(1, 50, 60, 0)], 3_000_000), Decision::Wait);
     }
 
     #[test]

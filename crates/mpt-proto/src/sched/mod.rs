@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use crate::id::{PathId, PathSet};
 use crate::time::{Rate, Time};
+use crate::tuning::sched::earliest::MAX_DOUBLINGS;
 use blest::Blest;
 use bm::Bm;
 pub use earliest::Earliest;
@@ -64,7 +65,7 @@ pub struct PathSnapshot {
     pub oldest: Duration,
     /// Bytes that a batch on this path may contain; a batch always contains at least one packet.
     pub burst: u64,
-    /// Estimated rate of the bottleneck; never zero in native mode, where it is at least ten datagrams per round trip.
+    /// Estimated rate of the bottleneck; never zero in native mode.
     pub rate: Rate,
     /// One-way delay in excess of the fastest path's; zero for the fastest one. It includes the path's queue, and the
     /// delay that losses cost on average.
@@ -74,6 +75,8 @@ pub struct PathSnapshot {
     /// True if the pacer alone may keep the path from sending: the window has room for a full datagram, and so has the
     /// socket. `opens_in` is then exact.
     pub paced: bool,
+    /// True in start-up, where the rate doubles in each round trip.
+    pub doubles: bool,
 }
 
 /// All values that a scheduler may use for a decision.
@@ -93,6 +96,17 @@ pub struct SchedInput<'a> {
 }
 
 impl PathSnapshot {
+    /// Returns the bytes that the path delivers within `time`. In start-up it counts with the rate at the end.
+    fn bytes_in(&self, time: Duration) -> u64 {
+        let rounds = match self.doubles && !self.srtt.is_zero() {
+            true => (time.as_secs_f64() / self.srtt.as_secs_f64()).min(MAX_DOUBLINGS),
+            false => 0.0,
+        };
+        // 2 to the power of the rounds, with a straight line between whole numbers.
+        let factor = (1.0 + rounds.fract()) * (1u64 << rounds as u32) as f64;
+        (self.rate.bytes_in(time) as f64 * factor) as u64
+    }
+
     /// Returns the bytes in flight when the path is full: its window, or a round trip at its rate if the window is
     /// larger.
     fn flight(&self) -> u64 {

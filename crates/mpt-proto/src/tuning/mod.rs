@@ -41,6 +41,8 @@ pub enum Heuristic {
     DuplicateProbes,
     /// Counts the queue of a path in start-up as delay.
     StartupOverhang,
+    /// Doubles the predicted rate of a path in start-up with each round trip.
+    StartupGrowth,
     /// Sends at most eight ACKs of a young inner TCP flow in a round trip.
     AckFilter,
     /// Finds the inner sender's rounds from TCP timestamps.
@@ -95,6 +97,7 @@ impl Heuristic {
         ("link_rate", Self::LinkRate),
         ("duplicate_probes", Self::DuplicateProbes),
         ("startup_overhang", Self::StartupOverhang),
+        ("startup_growth", Self::StartupGrowth),
         ("ack_filter", Self::AckFilter),
         ("sender_rounds", Self::SenderRounds),
         ("queue_target", Self::QueueTarget),

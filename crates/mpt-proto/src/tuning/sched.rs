@@ -19,6 +19,8 @@ pub mod earliest {
 
     /// Upper bound of a predicted transmission time. A longer prediction makes no difference.
     pub const FOREVER: Duration = Duration::from_secs(3_600);
+    /// Most round trips in which the rate of a path in start-up is expected to double: a million times.
+    pub const MAX_DOUBLINGS: f64 = 20.0;
 }
 
 /// ECF.

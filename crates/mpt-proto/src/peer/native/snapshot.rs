@@ -55,11 +55,7 @@ impl Native {
         let room = self.cc.room(id, in_flight);
         let rtt = estimator.rtt();
         let srtt = rtt.smoothed();
-        // A few packets show little of a path: before it was filled, its rate is at least an initial window each round
-        // trip. Round trips of less than 10 ms may be too short to fill it.
-        let is_shown = srtt >= MIN_RATE_TIME && !self.cc.never_filled(id);
-        let min_rate = if is_shown { Rate::ZERO } else { Rate::of(INITIAL_WINDOW, srtt.max(MIN_RATE_TIME)) };
-        let rate = self.cc.bottleneck(id).unwrap_or(self.cc.pacing(id)).max(min_rate);
+        let rate = self.cc.bottleneck(id).unwrap_or(self.cc.pacing(id));
         let paced = path.next_send.since(now);
         let missing = self.datagram().saturating_sub(room);
         let oldest = estimator.oldest().filter(|(_, payload)| *payload != Payload::Control);
@@ -78,6 +74,7 @@ impl Native {
             rate: rate.min(MAX_RATE),
             opens_in: if missing > 0 { paced.max(rate.time_for(missing)) } else { paced },
             paced: missing == 0 && !blocked,
+            doubles: self.cc.in_startup(id) && self.tuning.has(Heuristic::StartupGrowth),
             ..PathSnapshot::default()
         }
     }
@@ -207,7 +204,8 @@ impl Native {
         if !applies || !common.scheduler.predicts_arrival() {
             return (PathSet::NONE, None);
         }
-        let total: u64 = paths().map(|path| path.rate.bytes()).sum();
+        let rate = |path: &PathSnapshot| self.least_rate(path).bytes();
+        let total: u64 = paths().map(rate).sum();
         let is_slow = |path: &PathSnapshot| self.paths[path.id].estimator.link_rate().is_some();
         let grows = |path: &PathSnapshot| self.cc.in_startup(path.id);
         let always = !self.tuning.has(Heuristic::StartupBacklog);
@@ -217,17 +215,26 @@ impl Native {
         };
         let is_negligible = |path: &PathSnapshot| {
             self.tuning.has(Heuristic::NegligiblePaths)
-                && path.rate.bytes() * NEGLIGIBLE_RATIO < total
+                && rate(path) * NEGLIGIBLE_RATIO < total
                 && !grows(path)
                 && !self.cc.never_filled(path.id)
         };
         let is_reserved =
-            |path: &PathSnapshot| path.rate.bytes() * RESERVED_RATIO < total || is_slow(path) && has_alternative(path);
+            |path: &PathSnapshot| rate(path) * RESERVED_RATIO < total || is_slow(path) && has_alternative(path);
         let quickest = paths().min_by_key(|path| path.srtt).map(|path| path.id);
         let is_reserved = |path: &PathSnapshot| is_negligible(path) || Some(path.id) == quickest && is_reserved(path);
         let mut reserved = PathSet::NONE;
         paths().filter(|path| is_reserved(path)).for_each(|path| reserved.insert(path.id));
         self.open_or_probe(now, reserved, total)
+    }
+
+    /// Returns the rate of a path by which it is reserved. A few packets show little of a path: before it was filled,
+    /// its rate counts as at least an initial window each round trip. Round trips of less than 10 ms may be too short
+    /// to fill it.
+    fn least_rate(&self, path: &PathSnapshot) -> Rate {
+        let is_shown = path.srtt >= MIN_RATE_TIME && !self.cc.never_filled(path.id);
+        let least = if is_shown { Rate::ZERO } else { Rate::of(INITIAL_WINDOW, path.srtt.max(MIN_RATE_TIME)) };
+        path.rate.max(least)
     }
 
     /// Returns those of the `reserved` paths that bulk may not use now, and one of them to probe with a train.
