@@ -199,7 +199,7 @@ fn a_marked_call_beside_a_download_takes_the_earliest_path() {
 
 #[test]
 fn a_download_leaves_a_slow_low_rtt_path_to_an_unmarked_call() {
-    let latest = [38, 39, 40, 41].map(|far| {
+    let latest = [34, 36, 38, 40, 42, 44].map(|far| {
         let paths = ["rate=2mbit,delay=20ms,queue=100ms", &format!("rate=80mbit,delay={far}ms")];
         let (call, net) = run(&paths, 0, SchedulerKind::Earliest, &[]);
         assert_eq!((call.loss(), call.overtaken), (0.0, 0));
@@ -210,9 +210,10 @@ fn a_download_leaves_a_slow_low_rtt_path_to_an_unmarked_call() {
         call.p99
     });
     // A full packet of the download takes 6 ms there. Until the download has a queue, which takes 2 s, the first packet
-    // of each burst goes there; how many packets of the call meet one is random.
-    let mean = latest.iter().sum::<Duration>() / 4;
-    assert!(mean < ms(20 + 15) && latest.iter().all(|p99| *p99 < ms(20 + 40)), "{latest:?}");
+    // of each burst goes there; how many packets of the call meet one is random: with 30 to 50 ms on the far path, the
+    // 99th percentile has a mean of 38 ms and a maximum of 52.
+    let mean = latest.iter().sum::<Duration>() / 6;
+    assert!(mean < ms(20 + 25) && latest.iter().all(|p99| *p99 < ms(20 + 60)), "{latest:?}");
 }
 
 #[test]
