@@ -4,7 +4,7 @@
 //! time at the bottleneck, plus the one-way delay. The path with the earliest arrival gets the packet. If that path has
 //! no room, a slower one that has room gets it only if it arrives there before the whole backlog could pass the faster
 //! paths; otherwise the packet waits. So a flow with a short backlog uses the earliest path only, and one with a long
-//! backlog uses every path that shortens it.
+//! backlog uses every path that shortens it. A faster path in start-up counts with the rate that it will have by then.
 //!
 //! The slower path does not get the next packet: later packets would arrive before it and wait at the receiver. It gets
 //! the packet that will be next in order when it arrives. So no packet waits twice, and the flow's RTT is that of its
