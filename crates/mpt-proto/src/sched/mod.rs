@@ -96,7 +96,7 @@ pub struct SchedInput<'a> {
 }
 
 impl PathSnapshot {
-    /// Returns the bytes that the path delivers within `time`. In start-up it counts with the rate at the end.
+    /// Returns the bytes that the path delivers within `time`. In start-up, the rate at the end counts for all of it.
     fn bytes_in(&self, time: Duration) -> u64 {
         let rounds = match self.doubles && !self.srtt.is_zero() {
             true => (time.as_secs_f64() / self.srtt.as_secs_f64()).min(MAX_DOUBLINGS),

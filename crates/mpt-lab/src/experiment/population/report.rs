@@ -40,7 +40,7 @@ const QUANTITIES: [OutcomeQuantity; 9] = [
     OutcomeQuantity { name: "last minute of the second", smaller_is_better: false, of: |outcome| outcome.last_minute },
 ];
 
-/// Longest time without data, in seconds, that is not counted as a stall.
+/// Longest time without delivered data, in seconds, that does not count as a stall.
 const STALL: f64 = 0.1;
 /// Number of cases that the report lists.
 const WORST: usize = 10;

@@ -3,8 +3,8 @@
 //! A product with one factor is linear in the bits of the other, so it is the sum of up to eight constants. That needs
 //! no table in memory, and the compiler vectorizes it.
 
-/// Adds `factor` times `source` to `sum`, which is at least as long. The cost of forward error correction is here:
-/// 1,400 bytes take 0.35 us with SSE2.
+/// Adds `factor` times `source` to `sum`, which is at least as long. Most of the cost of forward error correction is
+/// here.
 pub fn add_multiple(sum: &mut [u8], factor: u8, source: &[u8]) {
     let products = products_of_bits(factor);
     for (sum, byte) in sum.iter_mut().zip(source) {
