@@ -26,6 +26,7 @@ fleet-demo:
 test: prerequisites check wasm docs
 	@[ "$$(id -u)" -eq 0 ] || echo "skipped: tests in network namespaces need root; hint: sudo make test"
 	$(CARGO) test --workspace --doc --quiet
+	$(CARGO) test -p mpt-proto --features crypto-portable --lib --quiet crypto::
 	for example in loopback custom_scheduler custom_controller; do \
 	  $(CARGO) run -q -p mpt-proto --example $$example || exit 1; \
 	done

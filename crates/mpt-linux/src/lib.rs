@@ -5,7 +5,8 @@
 //! call where the kernel supports it; [`udp::Socket`] sends and receives batches of datagrams; [`netlink`] queries and
 //! changes links, addresses, routes and rules, and reports changes by others; [`Reactor`] waits for all of them, for
 //! signals and for a deadline, and owns the only clock of the tunnel; [`clock`] reads whether the host's is kept right;
-//! [`privilege`] drops the rights of root, and prevents core dumps; [`router_socket`] advertises a router on a LAN;
+//! [`privilege`] drops the rights of root, and prevents core dumps; [`memory`] unmaps what only the start needed;
+//! [`processor`] reads for how long a thread waited for one; [`router_socket`] advertises a router on a LAN;
 //! [`suspend`] detects suspends and copies of the host. Every offload has a fallback that handles one packet at a time,
 //! used when the kernel lacks the feature or rejects it at run time.
 //!
@@ -16,8 +17,10 @@
 pub mod clock;
 pub mod descriptor_store;
 mod error;
+pub mod memory;
 pub mod netlink;
 pub mod privilege;
+pub mod processor;
 pub mod reactor;
 pub mod router_socket;
 pub mod suspend;

@@ -78,6 +78,8 @@ pub struct Endpoint {
     drops: Drops,
     /// The event trace of native peers is on.
     traced: bool,
+    /// The processor limits the tunnel.
+    processor_limited: bool,
     /// Number of times that a host took over a peer's key from another one.
     key_takeovers: u64,
     /// The peers of each group of servers, in order of preference.
@@ -139,6 +141,7 @@ impl Endpoint {
             remote_addresses_changed: false,
             drops: Drops::default(),
             traced: false,
+            processor_limited: false,
             key_takeovers: 0,
             groups: HashMap::new(),
             server_events: VecDeque::new(),
@@ -349,6 +352,12 @@ impl Endpoint {
     pub fn set_trace(&mut self, now: Time, on: bool) {
         self.traced = on;
         self.peers.iter_mut().for_each(|peer| peer.set_trace(now, on));
+    }
+
+    /// Learns whether the processor limits the tunnel. While it does, no repair symbols are sent in either direction.
+    pub fn set_processor_limited(&mut self, limited: bool) {
+        self.processor_limited = limited;
+        self.peers.iter_mut().for_each(|peer| peer.set_processor_limited(limited));
     }
 
     /// Returns the next record of the event trace. The records of one peer come in the order of their times.

@@ -2,8 +2,9 @@
 //!
 //! There are two ciphers, both with 256-bit keys, 96-bit nonces and 128-bit tags: AES-256-GCM (NIST SP 800-38D) if both
 //! ends have AES in hardware, ChaCha20-Poly1305 (RFC 8439) otherwise. Both have two implementations: `aws-lc-rs` on
-//! targets with a C compiler, and RustCrypto on wasm, so that the core builds there; a test compares their output. On
-//! the same processor RustCrypto takes three times as long (`speed_of_the_ciphers` prints the table).
+//! targets with a C compiler, and RustCrypto on wasm, so that the core builds there, and with the feature
+//! `crypto-portable`; a test compares their output. On the same processor RustCrypto takes three times as long
+//! (`speed_of_the_ciphers` prints the table).
 //!
 //! `aws-lc-rs` was chosen over `ring` for its speed, per 1400-byte packet with 12 bytes of associated data on an EPYC
 //! of 2024 (VAES, AVX-512), best of seven repetitions of 40,000:
@@ -19,18 +20,18 @@
 //!
 //! A nonce must be used once per key. This module does not enforce that; [`crate::wire::native`] proves it.
 
-#[cfg(not(target_family = "wasm"))]
+#[cfg(all(not(target_family = "wasm"), any(not(feature = "crypto-portable"), test)))]
 mod fast;
-#[cfg(any(target_family = "wasm", test))]
+#[cfg(any(target_family = "wasm", feature = "crypto-portable", test))]
 mod portable;
 
 use std::fmt;
 
 pub use crate::wire::native::{NONCE, TAG};
 
-#[cfg(not(target_family = "wasm"))]
+#[cfg(not(any(target_family = "wasm", feature = "crypto-portable")))]
 use fast as backend;
-#[cfg(target_family = "wasm")]
+#[cfg(any(target_family = "wasm", feature = "crypto-portable"))]
 use portable as backend;
 
 /// The cipher that seals the datagrams of a session.

@@ -1,7 +1,7 @@
 //! X25519 (RFC 7748): the Diffie-Hellman of handshakes and rekeys.
 //!
 //! There are two implementations: `aws-lc-rs` on targets with a C compiler, and `x25519-dalek` on wasm, so that the
-//! core builds there; a test compares their output. A server of many sites spends most of a handshake here. Per
+//! core builds there, and with the feature `crypto-portable`; a test compares their output. A server of many sites spends most of a handshake here. Per
 //! operation, best of three repetitions of 2,000 on an EPYC of 2024 whose other processor was busy:
 //!
 //! ```text
@@ -12,14 +12,14 @@
 //!
 //! Both wipe the secret key when it is dropped.
 
-#[cfg(not(target_family = "wasm"))]
+#[cfg(all(not(target_family = "wasm"), any(not(feature = "crypto-portable"), test)))]
 mod fast;
-#[cfg(any(target_family = "wasm", test))]
+#[cfg(any(target_family = "wasm", feature = "crypto-portable", test))]
 mod portable;
 
-#[cfg(not(target_family = "wasm"))]
+#[cfg(not(any(target_family = "wasm", feature = "crypto-portable")))]
 pub use fast::SecretKey;
-#[cfg(target_family = "wasm")]
+#[cfg(any(target_family = "wasm", feature = "crypto-portable"))]
 pub use portable::SecretKey;
 
 /// The public keys of low order, with the last bit clear, which RFC 7748 section 5 ignores: 0, 1, the two of order 8,

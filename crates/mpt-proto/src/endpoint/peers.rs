@@ -26,6 +26,7 @@ impl Endpoint {
         for config in configs {
             let mut peer = Self::make_peer(now, self.peers.len(), self.mtu, config, self.sessions.as_mut());
             peer.set_trace(now, self.traced);
+            peer.set_processor_limited(self.processor_limited);
             self.push_peer(now, peer);
             if let Some(key) = config.protocol.public_key() {
                 self.replay_initiation(now, &key);

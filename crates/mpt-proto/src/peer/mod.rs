@@ -450,6 +450,13 @@ impl Peer {
         }
     }
 
+    /// Learns whether the processor of this end limits the tunnel.
+    pub fn set_processor_limited(&mut self, limited: bool) {
+        if let Some((native, _)) = self.native_mut() {
+            native.set_processor_limited(limited);
+        }
+    }
+
     /// Returns the next event of the trace.
     pub fn poll_trace(&mut self) -> Option<(Time, TraceEvent)> {
         self.native_mut()?.0.poll_trace()

@@ -63,6 +63,8 @@ pub enum Heuristic {
     HeaderCompression,
     /// Sends repair symbols.
     Fec,
+    /// Sends no repair symbols while the processor of either end limits the tunnel.
+    ProcessorLoad,
     /// Judges a new path beside another one by 20 to 64 probes before it carries data.
     InitialProbes,
     /// Remembers the jitter of lone datagrams while the path is busy.
@@ -108,6 +110,7 @@ impl Heuristic {
         ("udp_shaper", Self::UdpShaper),
         ("header_compression", Self::HeaderCompression),
         ("fec", Self::Fec),
+        ("processor_load", Self::ProcessorLoad),
         ("initial_probes", Self::InitialProbes),
         ("jitter_memory", Self::JitterMemory),
         ("sojourn_spread", Self::SojournSpread),

@@ -30,6 +30,7 @@
 //! In a long flow most of the packet's own headers are compressed ([`crate::header_compression`]).
 
 mod ack;
+mod busy;
 mod path_test;
 mod read;
 mod rekey;
@@ -39,6 +40,7 @@ mod write;
 use std::net::IpAddr;
 
 pub use ack::{ACK_RANGES_LEN, AckFrame, AckRanges, MAX_ACK_RANGES};
+pub use busy::BUSY_BODY;
 pub use path_test::{LoadedPath, PathTestMessage};
 pub use read::{Frames, MalformedFrame, Tlvs};
 pub use rekey::{RekeyMessage, RekeyShare, SHARE};

@@ -3,6 +3,7 @@
 use super::world::*;
 use mpt_proto::repair::fec::FecMode;
 use mpt_proto::time::Rate;
+use mpt_proto::trace::TraceEvent;
 use mpt_sim::net::Network;
 
 fn bytes(net: &Network) -> u64 {
@@ -59,4 +60,36 @@ fn a_short_path_retransmits_and_has_no_fec_overhead() {
         bytes(&net)
     };
     assert_eq!(run(FecMode::Auto), run(FecMode::Off));
+}
+
+/// Returns the number of repair symbols that the sender has sent since the last call.
+fn symbols(net: &mut Network) -> u64 {
+    let events = std::iter::from_fn(|| net.poll_trace(0));
+    events.filter(|record| matches!(record.event, TraceEvent::RepairSent { .. })).count() as u64
+}
+
+#[test]
+fn no_symbols_are_sent_while_the_processor_of_either_end_is_the_limit() {
+    for end in [0, 1] {
+        let path = "rate=20mbit,delay=300ms,loss=2%";
+        let mut net = udp(1, &[path], Rate::from_bits(8_000_000), 50 * SECOND, FecMode::Auto);
+        net.set_trace(true);
+        net.run(10 * SECOND);
+        let before = symbols(&mut net);
+        net.act(end, |_, endpoint| endpoint.set_processor_limited(true));
+        // The receiver's message takes half a round trip.
+        net.run(12 * SECOND);
+        symbols(&mut net);
+        net.run(18 * SECOND);
+        assert_eq!(symbols(&mut net), 0, "end {end}");
+        // The receiver tells it again once symbols arrive, 10 s after the first time.
+        net.run(30 * SECOND);
+        let during = symbols(&mut net);
+        assert!(during * 4 < before, "end {end}: {during} in 12 s, {before} in the 10 s before");
+        net.act(end, |_, endpoint| endpoint.set_processor_limited(false));
+        net.run(50 * SECOND);
+        let after = symbols(&mut net);
+        assert!(after > before / 2, "end {end}: {after} in 20 s after it, {before} in the 10 s before");
+        assert_eq!(net.breaches(), []);
+    }
 }

@@ -56,7 +56,7 @@ pub struct TunnelReport {
     /// Seconds for which everything still leaves beside the tunnel, by `mpt bypass`.
     #[serde(default)]
     pub bypass_s: Option<u64>,
-    /// Percent of the last second in which the process, or its busiest worker, did not wait.
+    /// Percent of the last second in which the process, or its busiest worker, ran or waited for a processor.
     #[serde(default)]
     pub busy_percent: u8,
     /// Longest turn of the event loop in the last second or two: no packet moves during a turn.
@@ -137,7 +137,7 @@ pub struct PeerReport {
 pub struct WorkerReport {
     /// Number of its peers.
     pub peers: usize,
-    /// Percent of the last second in which it did not wait.
+    /// Percent of the last second in which it ran or waited for a processor.
     pub busy_percent: u8,
     /// Longest turn of its event loop in the last second or two.
     pub longest_turn_us: u64,

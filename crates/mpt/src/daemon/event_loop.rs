@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
+use mpt_linux::processor::runnable_time;
 use mpt_linux::reactor::{Interest, Ready, Token};
 use mpt_linux::udp::Receive;
 use mpt_linux::{Error, Reactor, Tun};
@@ -212,9 +213,11 @@ impl Worker {
         }
     }
 
-    /// Measures the time for which it did not wait.
+    /// Measures the load of the processor, and tells the core whether the processor limits the tunnel.
     pub fn poll_processor(&mut self, now: Time) {
-        self.processor.poll(now, self.reactor.waited());
+        if let Some(limited) = self.processor.poll(now, self.reactor.waited(), runnable_time) {
+            self.endpoint.set_processor_limited(limited);
+        }
     }
 
     /// Returns true while more handshakes come than at other times.

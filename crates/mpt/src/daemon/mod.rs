@@ -393,6 +393,7 @@ impl Daemon {
         self.diagnosis.on_paths_changed(self.workers.now());
         self.sync_interfaces(self.workers.now());
         let mut wake = self.finish_iteration(self.workers.now());
+        mpt_linux::memory::unmap_program();
         loop {
             self.workers.wait(wake, &mut ready)?;
             let now = self.workers.now();

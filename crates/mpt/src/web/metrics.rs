@@ -116,9 +116,12 @@ fn paths<'a>(text: &mut String, reports: &[(&'a str, &'a Report)]) {
 type Metric<T> = (&'static str, &'static str, &'static str, fn(&T) -> Option<f64>);
 
 const TUNNEL: [Metric<Report>; 11] = [
-    ("mpt_tunnel_busy_ratio", "gauge", "Share of the last second in which the process did not wait.", |report| {
-        Some(f64::from(report.tunnel.busy_percent) / 100.0)
-    }),
+    (
+        "mpt_tunnel_busy_ratio",
+        "gauge",
+        "Share of the last second in which the process ran or waited for a processor.",
+        |report| Some(f64::from(report.tunnel.busy_percent) / 100.0),
+    ),
     ("mpt_tunnel_uptime_seconds", "gauge", "Time since the tunnel came up.", |report| {
         Some(report.tunnel.uptime_us as f64 / 1e6)
     }),

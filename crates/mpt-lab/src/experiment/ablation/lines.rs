@@ -27,6 +27,7 @@ const FILES: &[(Heuristic, &[&str])] = &[
     (Heuristic::InitialProbes, &["path/loss_gate.rs"]),
     (Heuristic::HeaderCompression, &["peer/native/header_compression.rs"]),
     (Heuristic::Fec, &["peer/native/fec.rs"]),
+    (Heuristic::ProcessorLoad, &["peer/native/processor_load.rs"]),
     (Heuristic::IdleMemory, &["peer/native/idle.rs"]),
 ];
 

@@ -38,6 +38,7 @@ impl Native {
         self.send_draining(turn);
         self.send_acks(turn, best);
         self.send_contexts(turn, best);
+        self.send_busy(turn, best);
     }
 
     /// Sends the control frames that belong to one path. A challenge is repeated until its response arrives, and so are

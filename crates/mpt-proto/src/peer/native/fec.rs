@@ -41,6 +41,7 @@ impl FecSender {
         pace: Rate,
     ) {
         if mode == FecMode::Off {
+            self.stop();
             return;
         }
         let (loss, srtt) = (baseline.unwrap_or(estimator.loss()), estimator.rtt().smoothed());
@@ -62,6 +63,11 @@ impl FecSender {
     /// Returns true if packets are sources of symbols.
     pub(super) fn is_on(&self) -> bool {
         self.schedule.is_some()
+    }
+
+    fn stop(&mut self) {
+        self.schedule = None;
+        self.encoder.clear();
     }
 
     /// Discards the sources: the path is down.
@@ -162,6 +168,7 @@ impl Native {
             data.map(|data| (FlowSeq { bucket: data.header.bucket, sequence: data.header.sequence }, data.packet));
         let mut recovered = decoder.on_datagram(number, data);
         if let Some(RepairFrame { span, seed, symbol }) = repair {
+            self.load.on_symbol(now);
             match self.repair_credit.take(span) {
                 true => recovered.extend(decoder.on_repair(now, number, span, seed, symbol)),
                 false => common.drops.count(Dropped::OverBudget),

@@ -35,6 +35,7 @@ mod path;
 mod path_events;
 mod path_test;
 mod pmtu;
+mod processor_load;
 mod recall;
 mod receive;
 mod rekey;
@@ -87,6 +88,7 @@ use header_compression::HeaderCompression;
 use overflow::Overflow;
 use path::{NativePath, RemotePaths};
 use path_test::PathTests;
+use processor_load::ProcessorLoad;
 use reordering::Reordering;
 use server_list::ServerLists;
 use session::SentInitiation;
@@ -156,6 +158,7 @@ pub(super) struct Native {
     header_compression: HeaderCompression,
     fec: FecMode,
     repair_credit: RepairCredit,
+    load: ProcessorLoad,
 
     inner: Inner,
     reordering: Reordering,
@@ -219,6 +222,7 @@ impl Native {
             header_compression: HeaderCompression::default(),
             fec: if config.tuning.has(Heuristic::Fec) { config.fec } else { FecMode::Off },
             repair_credit: RepairCredit::default(),
+            load: ProcessorLoad::default(),
             inner: Inner::new(config.tuning),
             reordering: Reordering::new(peer.resequence.unwrap_or_default(), config.tuning),
             recovered: 0,

@@ -51,6 +51,9 @@ impl Native {
                 common.drops.count(why);
             }
         }
+        if tlvs.is_busy() {
+            self.on_busy(turn.now);
+        }
         let sessions = turn.sessions.as_mut().expect("an endpoint with native peers has sessions");
         for message in tlvs.rekey_messages() {
             let (identity, indexes) = sessions.parts();
