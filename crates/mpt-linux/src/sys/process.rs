@@ -52,7 +52,7 @@ unsafe extern "C" fn unmap_segments(info: *mut libc::dl_phdr_info, _: usize, _: 
         let from = info.dlpi_addr as usize + header.p_vaddr as usize;
         let (first, end) = (from.next_multiple_of(page), (from + header.p_memsz as usize) / page * page);
         // SAFETY: the pages were mapped from a file and never written to, so the next access reads them from the file
-        // again. Where they are not from a file, as those of the kernel's own object, the kernel refuses or maps anew.
+        // again. Those of the kernel's own object are not from a file: the kernel refuses, or maps them again.
         unsafe { libc::madvise(first as *mut c_void, end.saturating_sub(first), libc::MADV_DONTNEED) };
     }
     0

@@ -82,7 +82,7 @@ fn no_symbols_are_sent_while_the_processor_of_either_end_is_the_limit() {
         symbols(&mut net);
         net.run(18 * SECOND);
         assert_eq!(symbols(&mut net), 0, "end {end}");
-        // The receiver tells it again once symbols arrive, 10 s after the first time.
+        // The receiver repeats the message once symbols arrive, 10 s after the first time.
         net.run(30 * SECOND);
         let during = symbols(&mut net);
         assert!(during * 4 < before, "end {end}: {during} in 12 s, {before} in the 10 s before");

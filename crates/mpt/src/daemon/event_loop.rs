@@ -213,7 +213,7 @@ impl Worker {
         }
     }
 
-    /// Measures the load of the processor, and tells the core whether the processor limits the tunnel.
+    /// Measures the load of the processor. The core gets a change of whether that limits the tunnel.
     pub fn poll_processor(&mut self, now: Time) {
         if let Some(limited) = self.processor.poll(now, self.reactor.waited(), runnable_time) {
             self.endpoint.set_processor_limited(limited);
