@@ -37,6 +37,12 @@ pub(crate) struct PopulationArgs {
     /// Also runs a flow in each direction at the same time, and reports the share that each keeps of what it has alone.
     #[arg(long)]
     both: bool,
+    /// Also loads a page of 20 objects, and reports its load time divided by that over the best path alone.
+    #[arg(long)]
+    page: bool,
+    /// Also runs a flow that starts on an idle tunnel, after another one, and reports its start.
+    #[arg(long)]
+    idle: bool,
     /// Rules of the core to switch off.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     without: Vec<Heuristic>,
@@ -62,6 +68,8 @@ pub(crate) fn run(args: &PopulationArgs) -> Result<(), Box<dyn Error>> {
         parts: args.parts,
         call: args.call,
         both: args.both,
+        page: args.page,
+        idle: args.idle,
         tuning: args.without.iter().fold(Tuning::default(), |tuning, rule| tuning.without(*rule)),
     };
     let numbers = args.first..args.first + args.cases as usize;

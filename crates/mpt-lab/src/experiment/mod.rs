@@ -16,6 +16,7 @@ pub mod matrix;
 mod measure;
 pub mod origin;
 mod outage;
+mod page;
 mod parallel;
 pub mod population;
 pub mod record;

@@ -79,6 +79,11 @@ impl Simulation<'_> {
         Run { journal: net.journal(), ..self.result(net.host::<TcpSink>(1), Duration::ZERO, false) }
     }
 
+    /// Returns a network between `hosts` over one path without a tunnel.
+    pub(super) fn without_tunnel(&self, path: usize, hosts: [Box<dyn Host>; 2]) -> Direct {
+        Direct::new(self.seed, &self.oriented(&self.case.paths[path]), hosts)
+    }
+
     fn tunnel(&self) -> Result<Run> {
         let mut net = self.established(self.greedy());
         for event in &self.case.events {
@@ -165,7 +170,8 @@ impl Simulation<'_> {
         }
     }
 
-    fn result(&self, sink: &TcpSink, begin: Duration, events: bool) -> Run {
+    /// Returns the figures of a flow that starts at `begin`; `events` adds those of the case's outages.
+    pub(super) fn result(&self, sink: &TcpSink, begin: Duration, events: bool) -> Run {
         let sample = |(at, bytes): &(Time, u64)| Sample {
             at: Duration::from_nanos(at.as_nanos()).saturating_sub(begin),
             bytes: *bytes,

@@ -3,6 +3,7 @@
 use super::{
     super::{
         contender::{Contender, SETTLING_TIME},
+        page,
         sim::Simulation,
     },
     cases::{AblationCase, Workload},
@@ -14,7 +15,6 @@ use mpt_sim::{
         Host,
         call::{self, CallSink, CallSource, CallSpec},
         merged::Merged,
-        pages::{PageClient, PageServer},
         tcp::{TcpSink, TcpSource, sink_port, source_port},
     },
     seed::Seed,
@@ -63,7 +63,7 @@ impl AblationCase {
             }
             Workload::TwoFlows => Some(two_flows(&simulation)),
             Workload::Call => Some(call_beside_a_flow(&simulation)),
-            Workload::Page { at_once } => Some(vec![page(&simulation, at_once)]),
+            Workload::Page { at_once } => Some(vec![page::through_tunnel(&simulation, at_once)]),
         }
     }
 }
@@ -116,33 +116,9 @@ pub(in super::super) fn call_beside_a_flow(simulation: &Simulation<'_>) -> Vec<f
     vec![at(0.5), at(0.99), bytes as f64 * 8e-6 / simulation.length.as_secs_f64()]
 }
 
-/// Returns the load time of a page in seconds, at most the length of the run.
-fn page(simulation: &Simulation<'_>, at_once: usize) -> f64 {
-    let sizes = simulation.seed.fork("objects");
-    let size = |number: usize| 2_000.0 * 100f64.powf(sizes.fork(&format!("{number}")).unit());
-    let objects: Vec<u64> = (0..OBJECTS).map(|number| size(number) as u64).collect();
-    let (mtu, start) = (simulation.mtu(), SETTLING_TIME + simulation.offset);
-    let (server, client) =
-        (PageServer::new(mtu, &objects), PageClient::new(mtu, &objects, at_once, Time::after(start)));
-    let mut net = simulation.established([Box::new(server), Box::new(client)]);
-    let (mut until, end) = (start, start + simulation.length);
-    while until < end {
-        until = (until + PAGE_STEP).min(end);
-        net.run(until);
-        if let Some(time) = net.host::<PageClient>(1).load_time() {
-            return time.as_secs_f64();
-        }
-    }
-    simulation.length.as_secs_f64()
-}
-
 const MAX_OFFSET: Duration = Duration::from_millis(50);
 /// G.711: 200 bytes every 20 ms.
 const VOICE_INTERVAL: Duration = Duration::from_millis(20);
 const VOICE_LEN: usize = 200;
 /// Delay of a lost packet of a call.
 const LOST: Duration = Duration::from_secs(1);
-/// Objects of a page, 2 to 200 kB, log-uniform.
-const OBJECTS: usize = 20;
-/// Interval at which the end of a page load is checked.
-const PAGE_STEP: Duration = Duration::from_millis(250);

@@ -20,7 +20,16 @@ pub const ACCEPT: &str = "cargo run --release -p mpt-lab -- population --accept"
 /// and the total.
 pub fn compute(numbers: impl IntoIterator<Item = usize>, progress: &(dyn Fn(usize, usize) + Sync)) -> String {
     let (seed, length) = (Seed(1_000), Duration::from_secs(10));
-    let population = Population { seed, length, parts: false, call: false, both: false, tuning: Tuning::default() };
+    let population = Population {
+        seed,
+        length,
+        parts: false,
+        call: false,
+        both: false,
+        page: false,
+        idle: false,
+        tuning: Tuning::default(),
+    };
     text(&population.run(numbers, progress))
 }
 

@@ -3,9 +3,12 @@
 mod both_directions;
 pub mod committed;
 mod distribution;
+mod idle_tunnel;
+mod page_load;
 pub mod report;
 
 pub use distribution::Distribution;
+pub use page_load::PageLoad;
 
 use super::{ablation::call_beside_a_flow, ceiling, contender::Contender, parallel, result::Run, sim::Simulation};
 use crate::{
@@ -14,6 +17,7 @@ use crate::{
     tunnel::Mode,
 };
 use both_directions::shares_beside_each_other;
+use idle_tunnel::flow_after_idle;
 use mpt_proto::tuning::Tuning;
 use mpt_sim::{link::PathSpec, seed::Seed};
 use std::time::Duration;
@@ -31,6 +35,10 @@ pub struct Population {
     pub call: bool,
     /// Also runs a flow in each direction at the same time, and each of them alone.
     pub both: bool,
+    /// Also loads a page over all paths and over each path alone.
+    pub page: bool,
+    /// Also runs a flow that starts on an idle tunnel, after another one.
+    pub idle: bool,
     /// Rules of the core that are on.
     pub tuning: Tuning,
 }
@@ -61,6 +69,10 @@ pub struct MixOutcome {
     pub added: Option<AddedDelay>,
     /// Goodput of a flow in each direction beside the other one, divided by that alone; the smaller of both.
     pub both: Option<f64>,
+    /// Load time of a page.
+    pub page: Option<PageLoad>,
+    /// The start of a flow on an idle tunnel, as `start`.
+    pub start_after_idle: Option<f64>,
     /// Share of the ceiling in the last minute, divided by that in the second one; of runs of three minutes or more.
     pub last_minute: Option<f64>,
 }
@@ -127,15 +139,33 @@ impl Population {
         };
         parts.push(Part { paths: (0..case.paths.len()).collect(), goodput: self.settled(&all) });
         let ceiling = ceiling::between(&case, Duration::ZERO, self.length).expect("every path has a rate");
-        let (start, stall) = (self.start(&case, &all), self.stall(&all));
+        let (start, stall) = (self.start(&case, &all, Duration::ZERO), self.stall(&all));
         let added = self.call.then(|| self.added_delay(&case));
         let last_minute = (self.length >= MINUTE * 3)
             .then(|| share_between(&case, &all, self.length - MINUTE) / share_between(&case, &all, MINUTE));
         let both = self.both.then(|| shares_beside_each_other(&self.simulation(&case)));
         let both = both.map(|shares| shares[0].min(shares[1]));
+        let page = self.page.then(|| PageLoad::of(self, &case));
+        let after_idle = self.idle.then(|| flow_after_idle(&self.simulation(&case)));
+        let start_after_idle = after_idle.map(|run| self.start(&case, &run, idle_tunnel::BEFORE));
         let goodput = goodput(&all);
         let start_limit = start_limit(&case).as_secs_f64();
-        MixOutcome { number, ceiling, goodput, best, start, start_limit, stall, parts, added, both, last_minute, case }
+        MixOutcome {
+            number,
+            ceiling,
+            goodput,
+            best,
+            start,
+            start_limit,
+            stall,
+            parts,
+            added,
+            both,
+            page,
+            start_after_idle,
+            last_minute,
+            case,
+        }
     }
 
     fn simulate(&self, case: &Case, contender: Contender) -> Run {
@@ -173,12 +203,14 @@ impl Population {
         bulk::longest_gap(&run.arrivals, first, self.length, self.length).as_secs_f64()
     }
 
-    fn start(&self, case: &Case, run: &Run) -> f64 {
+    /// Returns the start of a flow that begins at `begin` of the links' schedules.
+    fn start(&self, case: &Case, run: &Run, begin: Duration) -> f64 {
         let width = (WINDOW.as_millis() / STEP.as_millis()) as usize;
         let has_started = |end: &usize| {
             let to = STEP * *end as u32;
             let rate = run.goodput[end - width..*end].iter().map(|(_, rate)| rate).sum::<f64>() / width as f64;
-            ceiling::between(case, to - WINDOW, to).is_some_and(|ceiling| ceiling > 0.0 && rate >= STARTED * ceiling)
+            let ceiling = ceiling::between(case, begin + to - WINDOW, begin + to);
+            ceiling.is_some_and(|ceiling| ceiling > 0.0 && rate >= STARTED * ceiling)
         };
         let end = (width..=run.goodput.len()).find(has_started);
         end.map_or(self.length, |end| STEP * end as u32).as_secs_f64()
@@ -220,8 +252,16 @@ mod tests {
     #[test]
     fn a_mix_has_goodput_below_its_ceiling_and_each_part_a_run() {
         let length = Duration::from_secs(2);
-        let population =
-            Population { seed: Seed(5), length, parts: true, call: true, both: true, tuning: Tuning::default() };
+        let population = Population {
+            seed: Seed(5),
+            length,
+            parts: true,
+            call: true,
+            both: true,
+            page: true,
+            idle: true,
+            tuning: Tuning::default(),
+        };
         // The first mixes that are quick to simulate.
         let is_slow = |number: &usize| {
             let ceiling = ceiling::between(&mix(population.seed, *number), Duration::ZERO, length);
@@ -233,6 +273,9 @@ mod tests {
             assert!(outcome.start <= 2.0 && outcome.stall <= 2.0, "{outcome:?}");
             assert!(outcome.added.is_some_and(|added| added.median <= added.p99), "{outcome:?}");
             assert!(outcome.both.is_some_and(|both| both > 0.0 && both < 1.5), "{outcome:?}");
+            let page = outcome.page.expect("a page was loaded");
+            assert!(page.seconds > 0.0 && page.of_best > 0.0 && page.of_mpt_over_best < 2.0, "{outcome:?}");
+            assert!(outcome.start_after_idle.is_some_and(|start| start > 0.0 && start <= 2.0), "{outcome:?}");
             assert_eq!(outcome.parts.len(), parts(outcome.case.paths.len()).len() + 1);
             let again = population.run([number], &|_, _| ());
             assert_eq!(report::line(&again[0]), report::line(outcome));

@@ -1,18 +1,21 @@
 //! Tables, the committed file and the picture of a population's distributions.
 
-use super::{Distribution, MixOutcome};
+use super::{Distribution, MixOutcome, idle_tunnel::IDLE};
 use crate::chart::{Chart, Line};
-use std::fmt::Write as _;
+use std::{fmt::Write as _, ops::Range};
+
+/// Returns a figure of an outcome; none if it was not measured.
+type Figure = fn(&MixOutcome) -> Option<f64>;
 
 /// A measured quantity of an outcome.
 struct OutcomeQuantity {
     name: &'static str,
     /// True if smaller values are better; the worst percentiles are then the highest.
     smaller_is_better: bool,
-    of: fn(&MixOutcome) -> Option<f64>,
+    of: Figure,
 }
 
-const QUANTITIES: [OutcomeQuantity; 9] = [
+const QUANTITIES: [OutcomeQuantity; 12] = [
     OutcomeQuantity { name: "of the ceiling", smaller_is_better: false, of: |outcome| Some(outcome.share()) },
     OutcomeQuantity { name: "of the best path alone", smaller_is_better: false, of: |outcome| Some(outcome.of_best()) },
     OutcomeQuantity { name: "of MPT over a part of the paths", smaller_is_better: false, of: MixOutcome::of_parts },
@@ -38,8 +41,26 @@ const QUANTITIES: [OutcomeQuantity; 9] = [
         of: |outcome| outcome.both,
     },
     OutcomeQuantity { name: "last minute of the second", smaller_is_better: false, of: |outcome| outcome.last_minute },
+    OutcomeQuantity {
+        name: "page, of the best path alone",
+        smaller_is_better: true,
+        of: |outcome| outcome.page.map(|page| page.of_best),
+    },
+    OutcomeQuantity {
+        name: "page, of MPT over the best path alone",
+        smaller_is_better: true,
+        of: |outcome| outcome.page.map(|page| page.of_mpt_over_best),
+    },
+    OutcomeQuantity {
+        name: "after idle, seconds to 80 % of the ceiling",
+        smaller_is_better: true,
+        of: |outcome| outcome.start_after_idle,
+    },
 ];
 
+/// The ratios of page loads in [`QUANTITIES`], and the limits at which mixes are counted.
+const PAGE_QUANTITIES: Range<usize> = 9..11;
+const PAGE_LIMITS: [f64; 2] = [1.0, 1.05];
 /// Longest time without delivered data, in seconds, that does not count as a stall.
 const STALL: f64 = 0.1;
 /// Number of cases that the report lists.
@@ -89,20 +110,56 @@ pub fn table(outcomes: &[MixOutcome]) -> String {
             let _ = writeln!(text, "\nbelow {limit} {}: {below} of {count}", quantity.name);
         }
     }
+    for quantity in &QUANTITIES[PAGE_QUANTITIES] {
+        let ratios: Vec<f64> = outcomes.iter().filter_map(quantity.of).collect();
+        for limit in PAGE_LIMITS.into_iter().filter(|_| !ratios.is_empty()) {
+            let (within, count) = (ratios.iter().filter(|ratio| **ratio <= limit).count(), ratios.len());
+            let _ = writeln!(text, "\n{}, at most {limit:.2}: {within} of {count}", quantity.name);
+        }
+    }
     let late = outcomes.iter().filter(|outcome| outcome.start > outcome.start_limit).count();
     let stalled = outcomes.iter().filter(|outcome| outcome.stall > STALL).count();
     let count = outcomes.len();
     let _ = writeln!(text, "\nbelow 80 % of the ceiling after 2 s and after ten round trips: {late} of {count}");
+    let after_idle = outcomes.iter().filter_map(|outcome| Some((outcome.start_after_idle?, outcome.start_limit)));
+    if after_idle.clone().count() > 0 {
+        let late = after_idle.filter(|(start, limit)| start > limit).count();
+        let _ = writeln!(text, "\nthe same of a flow after {} s without one: {late} of {count}", IDLE.as_secs());
+    }
     let _ = writeln!(text, "\na stall longer than {STALL} s: {stalled} of {count}");
     text
 }
 
-/// Returns the cases with the least share of the ceiling, with their links and the command that repeats them.
+/// Returns the cases with the least share of the ceiling, with their links and the command that repeats them. Those
+/// with the longest pages and with the latest starts after idle follow, if these were measured.
 pub fn worst(outcomes: &[MixOutcome], seed: u64, seconds: u64) -> String {
-    let mut order: Vec<&MixOutcome> = outcomes.iter().collect();
-    order.sort_by(|a, b| a.share().total_cmp(&b.share()));
+    let mut text = cases(&worst_by(outcomes, |outcome| Some(-outcome.share())), seed, seconds);
+    let lists: [(&str, Figure); 2] = [
+        ("the longest pages, of the best path alone", |outcome| outcome.page.map(|page| page.of_best)),
+        ("the latest starts after idle, of their limit", |outcome| {
+            outcome.start_after_idle.map(|start| start / outcome.start_limit)
+        }),
+    ];
+    for (title, figure) in lists {
+        let order = worst_by(outcomes, figure);
+        if !order.is_empty() {
+            let _ = writeln!(text, "\n{title}:\n{}", cases(&order, seed, seconds).trim_end());
+        }
+    }
+    text
+}
+
+/// Returns the cases with the greatest figure, at most [`WORST`] of those that have it.
+fn worst_by(outcomes: &[MixOutcome], figure: Figure) -> Vec<&MixOutcome> {
+    let mut order: Vec<(f64, &MixOutcome)> =
+        outcomes.iter().filter_map(|outcome| Some((figure(outcome)?, outcome))).collect();
+    order.sort_by(|a, b| b.0.total_cmp(&a.0));
+    order.into_iter().take(WORST).map(|(_, outcome)| outcome).collect()
+}
+
+fn cases(outcomes: &[&MixOutcome], seed: u64, seconds: u64) -> String {
     let mut text = String::new();
-    for outcome in order.into_iter().take(WORST) {
+    for outcome in outcomes {
         let _ = writeln!(text, "\n{}", line(outcome));
         for path in &outcome.case.paths {
             let _ = writeln!(text, "    {}", shortened(&path.to_string()));
@@ -133,6 +190,13 @@ pub fn line(outcome: &MixOutcome) -> String {
     }
     if let Some(added) = outcome.added {
         let _ = write!(text, "  call +{:.0} ms, p99 +{:.0} ms", added.median, added.p99);
+    }
+    if let Some(page) = outcome.page {
+        let (best, mpt) = (page.of_best, page.of_mpt_over_best);
+        let _ = write!(text, "  page {:.2} s, of the best path {best:.2}, of MPT over it {mpt:.2}", page.seconds);
+    }
+    if let Some(start) = outcome.start_after_idle {
+        let _ = write!(text, "  after idle {start:.1} s");
     }
     text
 }

@@ -12,6 +12,8 @@ use std::{collections::VecDeque, time::Duration};
 #[derive(Debug)]
 pub struct TcpSource {
     start: Time,
+    /// Time from which on the application has no more data.
+    end: Option<Time>,
     mtu: usize,
     flow: u16,
     /// Number of segments to send.
@@ -78,6 +80,7 @@ impl TcpSource {
     pub fn new(mtu: usize) -> Self {
         Self {
             start: Time::START,
+            end: None,
             mtu,
             flow: 0,
             limit: u64::MAX,
@@ -122,6 +125,11 @@ impl TcpSource {
     /// Delays the start until `start`.
     pub fn starting_at(self, start: Time) -> Self {
         Self { start, ..self }
+    }
+
+    /// Ends the data at `end`; lost segments are still retransmitted.
+    pub fn ending_at(self, end: Time) -> Self {
+        Self { end: Some(end), ..self }
     }
 
     /// Returns the congestion window in segments.
@@ -286,7 +294,8 @@ impl TcpSource {
         if self.in_flight as f64 >= self.cubic.window.floor() {
             return None;
         }
-        if self.lost == 0 && self.first + self.sent.len() as u64 >= self.limit {
+        let has_ended = self.end.is_some_and(|end| end <= now);
+        if self.lost == 0 && (has_ended || self.first + self.sent.len() as u64 >= self.limit) {
             return None;
         }
         let index =
@@ -368,3 +377,21 @@ const MAX_DUP_THRESH: usize = 300;
 const INITIAL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Linux's TCP_RTO_MIN is the minimum that is added to the smoothed RTT.
 const MIN_VARIATION: Duration = Duration::from_millis(200);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_that_has_ended_sends_lost_segments_alone() {
+        let end = Time::after(Duration::from_millis(100));
+        let mut source = TcpSource::new(1_400).ending_at(end);
+        let window = std::iter::from_fn(|| source.poll(Time::START)).count();
+        // The first and the last segment of the window arrive.
+        let last = window as u64 - 1;
+        source.handle(end, &Segment::Ack(1, vec![(last, last + 1)]).encode(0, 1_400, end, 1));
+        assert_eq!(source.poll(end), None, "the window has space, and the application has no data");
+        let timeout = source.next_deadline().expect("segments are in flight");
+        assert!(source.poll(timeout).is_some(), "a lost segment");
+    }
+}
