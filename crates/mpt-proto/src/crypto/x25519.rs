@@ -1,8 +1,9 @@
 //! X25519 (RFC 7748): the Diffie-Hellman of handshakes and rekeys.
 //!
 //! There are two implementations: `aws-lc-rs` on targets with a C compiler, and `x25519-dalek` on wasm, so that the
-//! core builds there, and with the feature `crypto-portable`; a test compares their output. A server of many sites spends most of a handshake here. Per
-//! operation, best of three repetitions of 2,000 on an EPYC of 2024 whose other processor was busy:
+//! core builds there, and with the feature `crypto-portable`; a test compares their output. A server of many sites
+//! spends most of a handshake here. Per operation, best of three repetitions of 2,000 on an EPYC of 2024 whose other
+//! processor was busy:
 //!
 //! ```text
 //!                        aws-lc-rs 1.19   x25519-dalek 3

@@ -80,7 +80,7 @@ fn a_queue_of_half_a_millisecond_keeps_no_flow_slow() {
     let rate = 287.0;
     let (goodput, ..) =
         tcp(SchedulerKind::Earliest, cc::ControllerKind::Rate, &["rate=287mbit,delay=20ms,queue=500us"]);
-    assert!(goodput > rate * SHARE * 0.8, "{goodput}");
+    assert!(goodput > rate * SHARE * 0.78, "{goodput}");
 }
 
 #[test]

@@ -365,6 +365,9 @@ struct Daemon {
     copy_monitor: Option<CopyMonitor>,
 }
 
+/// Time after which the pages of the start are unmapped: handshakes and checks of paths are over.
+const STARTED: Time = Time::from_nanos(10_000_000_000);
+
 /// The next step of the main loop.
 #[derive(PartialEq, Eq)]
 enum LoopControl {
@@ -393,13 +396,16 @@ impl Daemon {
         self.diagnosis.on_paths_changed(self.workers.now());
         self.sync_interfaces(self.workers.now());
         let mut wake = self.finish_iteration(self.workers.now());
-        mpt_linux::memory::unmap_program();
+        let mut is_mapped = true;
         loop {
             self.workers.wait(wake, &mut ready)?;
             let now = self.workers.now();
             let is_copy = ready.iter().any(|event| event.token == COPIES);
             let copied = is_copy && self.copy_monitor.as_mut().is_some_and(CopyMonitor::take_copied);
             self.detect_suspend(now, copied)?;
+            if now >= STARTED && std::mem::take(&mut is_mapped) {
+                mpt_linux::memory::unmap_program();
+            }
             for event in &ready {
                 if self.handle(now, event)? == LoopControl::Exit {
                     self.stop(now, false);

@@ -31,11 +31,12 @@ pub(super) struct FecSender {
 impl FecSender {
     /// Decides how many repair symbols are sent from now on. `baseline` is the loss rate without congestion, if that is
     /// known: packets that a full buffer dropped would not have been dropped at a lower rate. `pace` is the rate of
-    /// datagrams.
+    /// datagrams. Packets of calls are repaired on shorter paths, too, if there are `realtime` ones.
     pub(super) fn update(
         &mut self,
         now: Time,
         mode: FecMode,
+        realtime: bool,
         estimator: &PathEstimator,
         baseline: Option<f64>,
         pace: Rate,
@@ -45,7 +46,7 @@ impl FecSender {
             return;
         }
         let (loss, srtt) = (baseline.unwrap_or(estimator.loss()), estimator.rtt().smoothed());
-        let schedule = self.policy.schedule(now, loss, srtt, pace.time_for(DATAGRAM));
+        let schedule = self.policy.schedule(now, loss, srtt, pace.time_for(DATAGRAM), realtime);
         self.schedule = schedule.filter(|_| estimator.rtt().is_known());
         if self.schedule.is_none() {
             self.encoder.clear();

@@ -382,11 +382,11 @@ impl Native {
 
     /// Updates congestion control, pacer and scheduler after `sent` bytes on `path`.
     pub(super) fn after_batch(&mut self, common: &mut Common, now: Time, id: PathId, sent: u64, candidates: PathSet) {
-        let fec = self.fec_mode(now);
+        let (fec, realtime) = (self.fec_mode(now), self.has_realtime(now));
         let path = &mut self.paths[id];
         self.cc.on_sent(id, now, path.estimator.in_flight());
         let rate = self.cc.pacing(id);
-        path.fec.update(now, fec, &path.estimator, self.cc.baseline_loss(id), rate);
+        path.fec.update(now, fec, realtime, &path.estimator, self.cc.baseline_loss(id), rate);
         let late = MAX_WAKE_DELAY.min(self.cc.max_burst_time(id));
         path.next_send = path.next_send.max(now - late) + rate.time_for(sent);
         let (snapshots, backlog) = (&self.snapshots[..], common.queue.bytes() as u64);

@@ -16,14 +16,18 @@ impl Native {
         }
     }
 
+    /// Returns true while realtime packets are sent or received.
+    pub(super) fn has_realtime(&self, now: Time) -> bool {
+        self.last_realtime.is_some_and(|at| now.since(at) < REALTIME_MEMORY)
+    }
+
     /// Returns a share of the shortest RTT. Less beside realtime packets, and on a path whose buffer holds less: what
     /// the pacer permitted meanwhile leaves at once. Zero while the RTT of a path is unknown.
     pub(in crate::peer) fn wake_interval(&self, now: Time) -> Duration {
         if !self.tuning.has(Heuristic::Moderation) {
             return Duration::ZERO;
         }
-        let realtime = self.last_realtime.is_some_and(|at| now.since(at) < REALTIME_MEMORY);
-        let limit = if realtime { MAX_REALTIME } else { MAX };
+        let limit = if self.has_realtime(now) { MAX_REALTIME } else { MAX };
         let usable = self.paths.iter().filter(|path| path.base.is_up());
         let of_path = |path: &NativePath| {
             let rtt = path.estimator.rtt();

@@ -10,7 +10,8 @@ use std::time::Duration;
 use super::MAX_SOURCES;
 use crate::time::Time;
 use crate::tuning::repair::fec::{
-    FALL_TIME, MAX_OVERHEAD, MIN_LOSS, MIN_RTT, MIN_TAIL_TIMEOUT, OVERLAP, RISE_TIME, TAIL_RTT_DIVISOR,
+    FALL_TIME, MAX_OVERHEAD, MIN_LOSS, MIN_RTT, MIN_RTT_REALTIME, MIN_TAIL_TIMEOUT, OVERLAP, RISE_TIME,
+    TAIL_RTT_DIVISOR,
 };
 
 /// The policy of one path.
@@ -33,12 +34,21 @@ pub struct FecSchedule {
 }
 
 impl FecPolicy {
-    /// Returns the schedule for a path with this loss, round-trip time and time per packet; `None` if FEC is not used.
-    pub fn schedule(&mut self, now: Time, loss: f64, srtt: Duration, packet: Duration) -> Option<FecSchedule> {
+    /// Returns the schedule for a path with this loss, round-trip time and time per packet, with `realtime` packets on
+    /// it or without; `None` if FEC is not used.
+    pub fn schedule(
+        &mut self,
+        now: Time,
+        loss: f64,
+        srtt: Duration,
+        packet: Duration,
+        realtime: bool,
+    ) -> Option<FecSchedule> {
         let time_constant = if loss > self.loss { RISE_TIME } else { FALL_TIME };
         let weight = now.since(self.updated).min(time_constant).as_secs_f64() / time_constant.as_secs_f64();
         (self.loss, self.updated) = (self.loss + (loss - self.loss) * weight, now);
-        let is_useful = self.loss >= MIN_LOSS && srtt > MIN_RTT;
+        let min_rtt = if realtime { MIN_RTT_REALTIME } else { MIN_RTT };
+        let is_useful = self.loss >= MIN_LOSS && srtt > min_rtt;
         // Twice the loss, plus a margin for its variance.
         let overhead = (self.loss * 2.0 + 0.01).min(MAX_OVERHEAD);
         let interval = (1.0 / overhead) as usize;
@@ -52,10 +62,16 @@ mod tests {
     use super::*;
 
     fn after(seconds: u64, loss: f64, srtt_ms: u64) -> Option<FecSchedule> {
+        beside_realtime(seconds, loss, srtt_ms, false)
+    }
+
+    fn beside_realtime(seconds: u64, loss: f64, srtt_ms: u64, realtime: bool) -> Option<FecSchedule> {
         let mut policy = FecPolicy::default();
         let at = |ms| Time::after(Duration::from_millis(ms));
         (0..seconds * 100)
-            .map(|n| policy.schedule(at(n * 10), loss, Duration::from_millis(srtt_ms), Duration::from_millis(1)))
+            .map(|n| {
+                policy.schedule(at(n * 10), loss, Duration::from_millis(srtt_ms), Duration::from_millis(1), realtime)
+            })
             .last()
             .flatten()
     }
@@ -63,7 +79,10 @@ mod tests {
     #[test]
     fn a_clean_path_and_one_with_a_short_rtt_get_no_repair() {
         assert_eq!(after(10, 0.0, 600), None);
-        assert_eq!(after(10, 0.02, 5), None);
+        assert_eq!(after(10, 0.02, 80), None);
+        assert!(after(10, 0.02, 81).is_some());
+        assert_eq!(beside_realtime(10, 0.02, 10, true), None);
+        assert!(beside_realtime(10, 0.02, 11, true).is_some());
     }
 
     #[test]
@@ -78,7 +97,7 @@ mod tests {
         let mut policy = FecPolicy::default();
         let mut at = |ms, loss, srtt, packet| {
             let (srtt, packet) = (Duration::from_millis(srtt), Duration::from_millis(packet));
-            policy.schedule(Time::after(Duration::from_millis(ms)), loss, srtt, packet)
+            policy.schedule(Time::after(Duration::from_millis(ms)), loss, srtt, packet, true)
         };
         let schedule = |interval, sources, tail| {
             Some(FecSchedule { interval, sources, tail_timeout: Duration::from_millis(tail) })
