@@ -79,8 +79,8 @@ mod tests {
     #[test]
     fn a_clean_path_and_one_with_a_short_rtt_get_no_repair() {
         assert_eq!(after(10, 0.0, 600), None);
-        assert_eq!(after(10, 0.02, 80), None);
-        assert!(after(10, 0.02, 81).is_some());
+        assert_eq!(after(10, 0.02, 60), None);
+        assert!(after(10, 0.02, 61).is_some());
         assert_eq!(beside_realtime(10, 0.02, 10, true), None);
         assert!(beside_realtime(10, 0.02, 11, true).is_some());
     }
