@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::MAX_SOURCES;
 use crate::time::Time;
 use crate::tuning::repair::fec::{
-    FALL_TIME, MAX_OVERHEAD, MIN_LOSS, MIN_RTT, MIN_RTT_REALTIME, MIN_TAIL_TIMEOUT, OVERLAP, RISE_TIME,
+    FALL_TIME, MAX_OVERHEAD, MIN_LOSS, MIN_LOSS_AT_SHORT_RTT, MIN_RTT, MIN_TAIL_TIMEOUT, OVERLAP, RISE_TIME, SHORT_RTT,
     TAIL_RTT_DIVISOR,
 };
 
@@ -47,8 +47,8 @@ impl FecPolicy {
         let time_constant = if loss > self.loss { RISE_TIME } else { FALL_TIME };
         let weight = now.since(self.updated).min(time_constant).as_secs_f64() / time_constant.as_secs_f64();
         (self.loss, self.updated) = (self.loss + (loss - self.loss) * weight, now);
-        let min_rtt = if realtime { MIN_RTT_REALTIME } else { MIN_RTT };
-        let is_useful = self.loss >= MIN_LOSS && srtt > min_rtt;
+        let min_loss = if realtime || srtt > SHORT_RTT { MIN_LOSS } else { MIN_LOSS_AT_SHORT_RTT };
+        let is_useful = self.loss >= min_loss && srtt > MIN_RTT;
         // Twice the loss, plus a margin for its variance.
         let overhead = (self.loss * 2.0 + 0.01).min(MAX_OVERHEAD);
         let interval = (1.0 / overhead) as usize;
@@ -79,10 +79,10 @@ mod tests {
     #[test]
     fn a_clean_path_and_one_with_a_short_rtt_get_no_repair() {
         assert_eq!(after(10, 0.0, 600), None);
-        assert_eq!(after(10, 0.02, 60), None);
-        assert!(after(10, 0.02, 61).is_some());
         assert_eq!(beside_realtime(10, 0.02, 10, true), None);
-        assert!(beside_realtime(10, 0.02, 11, true).is_some());
+        assert_eq!(after(10, 0.005, 60), None);
+        assert!(after(10, 0.005, 61).is_some() && after(10, 0.011, 40).is_some());
+        assert!(beside_realtime(10, 0.005, 11, true).is_some());
     }
 
     #[test]
