@@ -66,6 +66,7 @@ impl FecSender {
         self.schedule.is_some()
     }
 
+    /// Sends no more symbols.
     fn stop(&mut self) {
         self.schedule = None;
         self.encoder.clear();
@@ -169,7 +170,7 @@ impl Native {
             data.map(|data| (FlowSeq { bucket: data.header.bucket, sequence: data.header.sequence }, data.packet));
         let mut recovered = decoder.on_datagram(number, data);
         if let Some(RepairFrame { span, seed, symbol }) = repair {
-            self.load.on_symbol(now);
+            self.processor_limit.on_symbol(now);
             match self.repair_credit.take(span) {
                 true => recovered.extend(decoder.on_repair(now, number, span, seed, symbol)),
                 false => common.drops.count(Dropped::OverBudget),

@@ -88,7 +88,7 @@ use header_compression::HeaderCompression;
 use overflow::Overflow;
 use path::{NativePath, RemotePaths};
 use path_test::PathTests;
-use processor_load::ProcessorLoad;
+use processor_load::ProcessorLimit;
 use reordering::Reordering;
 use server_list::ServerLists;
 use session::SentInitiation;
@@ -158,7 +158,7 @@ pub(super) struct Native {
     header_compression: HeaderCompression,
     fec: FecMode,
     repair_credit: RepairCredit,
-    load: ProcessorLoad,
+    processor_limit: ProcessorLimit,
 
     inner: Inner,
     reordering: Reordering,
@@ -222,7 +222,7 @@ impl Native {
             header_compression: HeaderCompression::default(),
             fec: if config.tuning.has(Heuristic::Fec) { config.fec } else { FecMode::Off },
             repair_credit: RepairCredit::default(),
-            load: ProcessorLoad::default(),
+            processor_limit: ProcessorLimit::default(),
             inner: Inner::new(config.tuning),
             reordering: Reordering::new(peer.resequence.unwrap_or_default(), config.tuning),
             recovered: 0,

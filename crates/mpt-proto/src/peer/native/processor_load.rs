@@ -4,19 +4,18 @@
 //! Each end measures its own processor. A busy one answers repair symbols with a message, once a second at most, and
 //! the sender sends none for a while.
 
-use std::time::Duration;
-
 use super::Native;
 use crate::id::PathId;
 use crate::peer::Turn;
 use crate::repair::fec::FecMode;
 use crate::time::Time;
 use crate::tuning::Heuristic;
+use crate::tuning::repair::busy::{INTERVAL, VALID};
 use crate::wire::frame::{BUSY_BODY, Frame, Tlvs};
 
 /// Which of both ends is limited by its processor.
 #[derive(Debug, Default)]
-pub(super) struct ProcessorLoad {
+pub(super) struct ProcessorLimit {
     own: bool,
     /// The message is due.
     is_due: bool,
@@ -26,12 +25,7 @@ pub(super) struct ProcessorLoad {
     peer_until: Option<Time>,
 }
 
-/// The least time between two messages: a lost one costs a second of symbols.
-const INTERVAL: Duration = Duration::from_secs(1);
-/// For this long a message counts. Then symbols of a round trip show whether the peer is still busy.
-const VALID: Duration = Duration::from_secs(10);
-
-impl ProcessorLoad {
+impl ProcessorLimit {
     /// A repair symbol has arrived.
     pub(super) fn on_symbol(&mut self, now: Time) {
         if self.own && now >= self.next {
@@ -43,25 +37,25 @@ impl ProcessorLoad {
 impl Native {
     /// Learns whether the processor of this end is the limit.
     pub(in crate::peer) fn set_processor_limited(&mut self, limited: bool) {
-        self.load.own = limited && self.tuning.has(Heuristic::ProcessorLoad);
+        self.processor_limit.own = limited && self.tuning.has(Heuristic::ProcessorLoad);
     }
 
     /// Handles the peer's message.
     pub(super) fn on_busy(&mut self, now: Time) {
         if self.tuning.has(Heuristic::ProcessorLoad) {
-            self.load.peer_until = Some(now + VALID);
+            self.processor_limit.peer_until = Some(now + VALID);
         }
     }
 
     /// Returns whether repair symbols may be sent.
     pub(super) fn fec_mode(&self, now: Time) -> FecMode {
-        let peer_is_busy = self.load.peer_until.is_some_and(|until| now < until);
-        if self.load.own || peer_is_busy { FecMode::Off } else { self.fec }
+        let peer_is_busy = self.processor_limit.peer_until.is_some_and(|until| now < until);
+        if self.processor_limit.own || peer_is_busy { FecMode::Off } else { self.fec }
     }
 
     /// Sends the message that is due.
     pub(super) fn send_busy(&mut self, turn: &mut Turn<'_>, best: PathId) {
-        if std::mem::take(&mut self.load.is_due) {
+        if std::mem::take(&mut self.processor_limit.is_due) {
             let frame = Frame::Control(Tlvs::decode(&BUSY_BODY).expect("one complete value"));
             self.send_frames(turn, best, [frame].into_iter(), true);
         }
