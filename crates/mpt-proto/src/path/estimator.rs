@@ -302,7 +302,7 @@ impl PathEstimator {
             self.delay.verify(path_delay, now.since(sent_at));
             self.delay.on_sample(now, path_delay, self.sent.reordering() / 2, round);
             if self.delay.never_busy() && self.tuning.has(Heuristic::LinkRate) {
-                self.link_rate.on_sample(sent_at, one_way, bytes.into(), self.delay.jitter());
+                self.link_rate.on_sample(sent_at, one_way, bytes.into());
             }
         }
         if let Some(floor) = self.delay.floor() {

@@ -30,9 +30,8 @@ pub struct LinkRate {
 }
 
 impl LinkRate {
-    /// Adds the delay of a datagram of `bytes` that left at `sent` and met no others but those sent with it. `jitter`
-    /// is that of the path.
-    pub fn on_sample(&mut self, sent: Time, delay: OneWayTime, bytes: u64, jitter: Duration) {
+    /// Adds the delay of a datagram of `bytes` that left at `sent` and met no others but those sent with it.
+    pub fn on_sample(&mut self, sent: Time, delay: OneWayTime, bytes: u64) {
         self.samples += 1;
         if let Some((last_sent, last_delay)) = self.last.replace((sent, delay)) {
             let dispersion = delay.later(sent.since(last_sent)).beyond(last_delay);
@@ -51,20 +50,17 @@ impl LinkRate {
             _ => return,
         };
         *fastest = Some(fastest.map_or((delay, bytes), |old| old.min((delay, bytes))));
-        self.rate = self.measure(jitter);
+        self.rate = self.measure();
     }
 
-    fn measure(&self, jitter: Duration) -> Option<Rate> {
+    fn measure(&self) -> Option<Rate> {
         let ((small, small_bytes), (large, large_bytes)) =
             self.small.zip(self.large).filter(|_| self.samples >= MIN_SAMPLES)?;
         let difference = large.beyond(small);
         // A queue before the large one delays it, but does not change its distance from its neighbour.
         let rate = Rate::of(large_bytes - small_bytes, difference).max(self.pair.unwrap_or_default());
         let excess = self.mean_excess()?;
-        (difference >= MIN_SERIALIZATION_DELAY
-            && difference > jitter * MIN_JITTER_RATIO
-            && difference > excess * MIN_JITTER_RATIO)
-            .then_some(rate)
+        (difference >= MIN_SERIALIZATION_DELAY && difference > excess * MIN_JITTER_RATIO).then_some(rate)
     }
 
     /// Returns the mean excess of small datagrams over the fastest.
@@ -98,19 +94,19 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn link(large_us: u64, jitter: Duration) -> LinkRate {
+    fn link(large_us: u64, jitter_us: u64) -> LinkRate {
         let mut link = LinkRate::default();
         let delay = |us: u64| OneWayTime::between(Time::START, PeerTime(us));
-        link.on_sample(Time::START, delay(20_000 + large_us), 1_472, jitter);
+        link.on_sample(Time::START, delay(20_000 + large_us), 1_472);
         (1..30).for_each(|n| {
-            link.on_sample(Time::START + MS * 50 * n, delay(20_000 + u64::from(n) % 3 * 100), 31, jitter)
+            link.on_sample(Time::START + MS * 50 * n, delay(20_000 + u64::from(n) % 3 * jitter_us), 31)
         });
         link
     }
 
     #[test]
     fn a_serialization_delay_of_6_ms_is_a_rate_of_2_mbit() {
-        let mut link = link(5_764, MS / 10);
+        let mut link = link(5_764, 100);
         let rate = link.rate().unwrap();
         assert!((1_990_000..2_010_000).contains(&rate.bits()), "{rate:?}");
         assert_eq!(link.serialization_delay(1_472).as_millis(), 5);
@@ -125,21 +121,21 @@ mod tests {
     fn a_queue_before_a_pair_does_not_lower_the_rate() {
         let mut link = LinkRate::default();
         let delay = |us: u64| OneWayTime::between(Time::START, PeerTime(us));
-        link.on_sample(Time::START, delay(21_000), 31, Duration::ZERO);
-        link.on_sample(Time::START, delay(21_000 + 5_914), 1_472, Duration::ZERO);
-        (1..30).for_each(|n| link.on_sample(Time::START + MS * 50 * n, delay(20_000), 31, Duration::ZERO));
+        link.on_sample(Time::START, delay(21_000), 31);
+        link.on_sample(Time::START, delay(21_000 + 5_914), 1_472);
+        (1..30).for_each(|n| link.on_sample(Time::START + MS * 50 * n, delay(20_000), 31));
         let rate = link.rate().unwrap();
         assert!((1_985_000..1_995_000).contains(&rate.bits()), "{rate:?}");
     }
 
     #[test]
     fn a_fast_link_and_a_jittery_one_have_no_rate() {
-        assert_eq!(link(120, Duration::ZERO).rate(), None);
-        assert_eq!(link(5_764, MS * 2).rate(), None);
-        let mut late = link(27_000, MS);
+        assert_eq!(link(120, 0).rate(), None);
+        assert_eq!(link(5_764, 2_000).rate(), None);
+        let mut late = link(27_000, 1_000);
         assert!(late.rate().is_some());
         let delay = |us: u64| OneWayTime::between(Time::START, PeerTime(us));
-        (0..40).for_each(|n| late.on_sample(Time::START + MS * n, delay(20_000 + u64::from(n) * 700), 31, MS));
+        (0..40).for_each(|n| late.on_sample(Time::START + MS * n, delay(20_000 + u64::from(n) * 700), 31));
         assert_eq!(late.rate(), None, "small ones are 14 ms late, too");
     }
 }

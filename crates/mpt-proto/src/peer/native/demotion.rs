@@ -58,13 +58,17 @@ impl Native {
         deadlines.flatten().min()
     }
 
+    /// Returns true while a new path beside another one is judged by probes.
+    pub(super) fn is_checking(&self, path: &NativePath) -> bool {
+        path.initial_probes > 0 && !path.estimator.is_checked() && self.paths.len() > 1
+    }
+
     /// Returns when the next quality probe of a path is due.
     fn next_quality_probe(&self, path: &NativePath) -> Option<Time> {
         let again = path.quality_probed + PROBE_INTERVAL;
         let demoted = path.base.health.demotion.is_some() && again < self.last_data_sent + IN_USE;
         let first = path.quality_probed + INITIAL_PROBE_INTERVAL;
-        let is_new = path.initial_probes > 0 && !path.estimator.is_checked() && self.paths.len() > 1;
-        let due = if is_new { Some(first) } else { demoted.then_some(again) };
+        let due = if self.is_checking(path) { Some(first) } else { demoted.then_some(again) };
         due.filter(|_| self.may_send && path.base.health.is_alive())
     }
 

@@ -11,6 +11,7 @@ use crate::path::sent_packets::{Outcome, Payload};
 use crate::peer::{Common, Turn};
 use crate::time::Time;
 use crate::trace::GiveUpCause;
+use crate::tuning::path::loss_gate::{CLEAN_PROBES, INITIAL_PROBES};
 use crate::tuning::path::pmtu::BASE_PLPMTU;
 use crate::wake::WakeReason;
 
@@ -43,11 +44,13 @@ impl Native {
     }
 
     /// Returns when the next size is to be probed. The losses of a lossy path show nothing about sizes, so it is probed
-    /// only when it is the last one.
+    /// only when it is the last one. On a new path, the probe leaves after the first small ones: on a slow line they
+    /// would wait behind it, and show neither the delay nor the jitter of the line (`path::packet_pair`).
     pub(super) fn next_pmtu_probe(&self, path: &NativePath) -> Option<(Time, WakeReason)> {
         let health = path.base.health;
         let probed = self.may_send && health.is_alive() && health.demotion != Some(Demotion::Lossy);
-        path.pmtu.next_deadline().filter(|_| probed).map(|at| (at, WakeReason::Probe))
+        let is_early = self.is_checking(path) && path.initial_probes > INITIAL_PROBES - CLEAN_PROBES;
+        path.pmtu.next_deadline().filter(|_| probed && !is_early).map(|at| (at, WakeReason::Probe))
     }
 
     /// Sends the padded probe that is due on a path.
