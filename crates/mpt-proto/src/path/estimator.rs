@@ -112,6 +112,11 @@ impl PathEstimator {
         self.train.on_sent(now, seq, bytes);
     }
 
+    /// Returns true, once, if another large datagram is to be sent alone: see [`LinkRate::take_confirmation`].
+    pub fn take_confirmation(&mut self) -> bool {
+        self.delay.never_busy() && self.link_rate.take_confirmation()
+    }
+
     /// Returns the lower bound of the rate that the last train has just measured, once.
     pub fn take_train_rate(&mut self) -> Option<Rate> {
         self.train.take_rate()

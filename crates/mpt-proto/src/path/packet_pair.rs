@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use super::rtt::OneWayTime;
 use crate::time::{Rate, Time};
-use crate::tuning::path::packet_pair::{MAX_SMALL, MIN_JITTER_RATIO, MIN_LARGE, MIN_SAMPLES, MIN_SERIALIZATION_DELAY};
+use crate::tuning::path::packet_pair::{
+    CERTAIN_JITTER_RATIO, MAX_SMALL, MIN_JITTER_RATIO, MIN_LARGE, MIN_SAMPLES, MIN_SERIALIZATION_DELAY,
+};
 
 /// The fastest small and the fastest large datagram of a path.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,6 +29,19 @@ pub struct LinkRate {
     pair: Option<Rate>,
     samples: u32,
     rate: Option<Rate>,
+    /// The first large datagram left at this time, and a later one that did not wait behind it has arrived.
+    first_large: Option<(Time, OneWayTime)>,
+    is_repeated: bool,
+    confirmation: Confirmation,
+}
+
+/// A second large datagram, which leaves if jitter may be why the first one was late.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Confirmation {
+    #[default]
+    Unneeded,
+    Due,
+    Sent,
 }
 
 impl LinkRate {
@@ -50,17 +65,35 @@ impl LinkRate {
             _ => return,
         };
         *fastest = Some(fastest.map_or((delay, bytes), |old| old.min((delay, bytes))));
+        if bytes >= MIN_LARGE {
+            let (first_sent, first) = *self.first_large.get_or_insert((sent, delay));
+            self.is_repeated |= self.small.is_some_and(|(small, _)| sent.since(first_sent) > first.beyond(small));
+        }
         self.rate = self.measure();
     }
 
-    fn measure(&self) -> Option<Rate> {
+    fn measure(&mut self) -> Option<Rate> {
         let ((small, small_bytes), (large, large_bytes)) =
             self.small.zip(self.large).filter(|_| self.samples >= MIN_SAMPLES)?;
         let difference = large.beyond(small);
         // A queue before the large one delays it, but does not change its distance from its neighbour.
         let rate = Rate::of(large_bytes - small_bytes, difference).max(self.pair.unwrap_or_default());
         let excess = self.mean_excess()?;
-        (difference >= MIN_SERIALIZATION_DELAY && difference > excess * MIN_JITTER_RATIO).then_some(rate)
+        let is_slow = difference >= MIN_SERIALIZATION_DELAY && difference > excess * MIN_JITTER_RATIO;
+        let is_certain = self.is_repeated || difference > excess * CERTAIN_JITTER_RATIO;
+        if is_slow && !is_certain && self.confirmation == Confirmation::Unneeded {
+            self.confirmation = Confirmation::Due;
+        }
+        (is_slow && is_certain).then_some(rate)
+    }
+
+    /// Returns true, once, if another large datagram is to be sent.
+    pub fn take_confirmation(&mut self) -> bool {
+        let is_due = self.confirmation == Confirmation::Due;
+        if is_due {
+            self.confirmation = Confirmation::Sent;
+        }
+        is_due
     }
 
     /// Returns the mean excess of small datagrams over the fastest.
@@ -98,9 +131,8 @@ mod tests {
         let mut link = LinkRate::default();
         let delay = |us: u64| OneWayTime::between(Time::START, PeerTime(us));
         link.on_sample(Time::START, delay(20_000 + large_us), 1_472);
-        (1..30).for_each(|n| {
-            link.on_sample(Time::START + MS * 50 * n, delay(20_000 + u64::from(n) % 3 * jitter_us), 31)
-        });
+        (1..30)
+            .for_each(|n| link.on_sample(Time::START + MS * 50 * n, delay(20_000 + u64::from(n) % 3 * jitter_us), 31));
         link
     }
 

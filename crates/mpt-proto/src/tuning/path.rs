@@ -149,6 +149,8 @@ pub mod packet_pair {
     /// Minimum ratio of the serialization delay to the mean excess of small datagrams, which is their jitter. Chosen,
     /// not measured.
     pub const MIN_JITTER_RATIO: u32 = 4;
+    /// Ratio above which a single large datagram is enough.
+    pub const CERTAIN_JITTER_RATIO: u32 = 16;
 }
 
 /// Packet trains.

@@ -12,6 +12,7 @@ use crate::peer::{Common, Turn};
 use crate::time::Time;
 use crate::trace::GiveUpCause;
 use crate::tuning::path::loss_gate::{CLEAN_PROBES, INITIAL_PROBES};
+use crate::tuning::path::packet_pair::MIN_LARGE;
 use crate::tuning::path::pmtu::BASE_PLPMTU;
 use crate::wake::WakeReason;
 
@@ -60,6 +61,14 @@ impl Native {
         }
         let Some(size) = self.paths[id].pmtu.poll(turn.now) else { return };
         self.send_padded(turn, id, size, Payload::MtuProbe(size as u16));
+    }
+
+    /// Sends a second datagram of full size on a path, if it decides whether the link is slow.
+    pub(super) fn send_rate_probe(&mut self, turn: &mut Turn<'_>, id: PathId) {
+        let path = &mut self.paths[id];
+        if path.base.is_up() && path.pmtu.limit() >= MIN_LARGE as usize && path.estimator.take_confirmation() {
+            self.send_padded(turn, id, self.limit(id), Payload::Control);
+        }
     }
 
     /// Returns the paths of the snapshot that carry a datagram of `len` bytes.
