@@ -112,9 +112,9 @@ impl PathEstimator {
         self.train.on_sent(now, seq, bytes);
     }
 
-    /// Returns true, once, if another large datagram is to be sent alone: see [`LinkRate::take_confirmation`].
-    pub fn take_confirmation(&mut self) -> bool {
-        self.delay.never_busy() && self.link_rate.take_confirmation()
+    /// Returns true, once, if a large datagram is to be sent: see [`LinkRate::take_second_large`].
+    pub fn take_second_large(&mut self) -> bool {
+        self.delay.never_busy() && self.link_rate.take_second_large()
     }
 
     /// Returns the lower bound of the rate that the last train has just measured, once.
@@ -257,6 +257,11 @@ impl PathEstimator {
     /// Returns true if the path has been judged by its first packets.
     pub fn is_checked(&self) -> bool {
         self.loss_gate.is_checked()
+    }
+
+    /// Returns true if an initial probe of the path was lost.
+    pub fn has_initial_loss(&self) -> bool {
+        self.loss_gate.has_initial_loss()
     }
 
     /// Returns the time since the last packet was sent.

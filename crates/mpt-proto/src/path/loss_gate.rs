@@ -61,6 +61,11 @@ impl LossGate {
         self.too_lossy
     }
 
+    /// Returns true if one of the initial probes was lost, so that all of them are needed.
+    pub fn has_initial_loss(&self) -> bool {
+        !self.checked && self.round.lost > 0
+    }
+
     /// Returns true if the initial probes have been judged.
     pub fn is_checked(&self) -> bool {
         self.checked

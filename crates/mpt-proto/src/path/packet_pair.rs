@@ -3,8 +3,10 @@
 //! behind another it arrives one serialization delay after that one (packet pair; S. Keshav, SIGCOMM 1991).
 //!
 //! Otherwise the first packets of a flow would queue for 200 ms on a link of 2 Mbit/s and delay all other traffic. Path
-//! MTU discovery sends the large datagram, and the probes of a new path beside another one are the small ones. Only
-//! slow links with little jitter can be measured: on others, jitter hides the difference.
+//! MTU discovery sends the large datagram, and the probes of a new path beside another one are the small ones, most of
+//! which leave before it. Only slow links with little jitter can be measured: on others, jitter hides the difference.
+//! Where jitter may be why the large datagram was late, another one decides. A fast link that counted as slow for two
+//! seconds had a third of its goodput for ten: the inner flow's slow start had ended.
 //!
 //! On such a link, a full packet arrives 6 ms after a probe would, with no queue before it. So the serialization delay
 //! does not count as delay of the path ([`LinkRate::serialization_delay`]).
@@ -29,19 +31,20 @@ pub struct LinkRate {
     pair: Option<Rate>,
     samples: u32,
     rate: Option<Rate>,
-    /// The first large datagram left at this time, and a later one that did not wait behind it has arrived.
+    /// Send time and delay of the first large datagram.
     first_large: Option<(Time, OneWayTime)>,
-    is_repeated: bool,
-    confirmation: Confirmation,
+    second_large: SecondLarge,
 }
 
-/// A second large datagram, which leaves if jitter may be why the first one was late.
+/// A large datagram that did not wait behind the first one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Confirmation {
+enum SecondLarge {
     #[default]
-    Unneeded,
+    None,
+    /// Jitter may be why the first one was late, so one is to be sent.
     Due,
     Sent,
+    Arrived,
 }
 
 impl LinkRate {
@@ -55,7 +58,7 @@ impl LinkRate {
                 && bytes >= MIN_LARGE;
             self.pair = is_pair.then(|| Rate::of(bytes, dispersion)).or(self.pair);
         }
-        if bytes <= MAX_SMALL {
+        if bytes <= MAX_SMALL && !self.waited(sent) {
             let (first, sum) = self.others.unwrap_or((delay, 0));
             (self.others, self.smalls) = (Some((first, sum.saturating_add(delay.minus(first)))), self.smalls + 1);
         }
@@ -66,10 +69,19 @@ impl LinkRate {
         };
         *fastest = Some(fastest.map_or((delay, bytes), |old| old.min((delay, bytes))));
         if bytes >= MIN_LARGE {
-            let (first_sent, first) = *self.first_large.get_or_insert((sent, delay));
-            self.is_repeated |= self.small.is_some_and(|(small, _)| sent.since(first_sent) > first.beyond(small));
+            self.first_large.get_or_insert((sent, delay));
+            if !self.waited(sent) {
+                self.second_large = SecondLarge::Arrived;
+            }
         }
         self.rate = self.measure();
+    }
+
+    /// Returns true if a datagram that left at `sent` is the first large one, or waited behind it.
+    fn waited(&self, sent: Time) -> bool {
+        let Some((first_sent, first)) = self.first_large else { return false };
+        let fastest = self.small.map_or(first, |(small, _)| small);
+        sent >= first_sent && sent.since(first_sent) <= first.beyond(fastest)
     }
 
     fn measure(&mut self) -> Option<Rate> {
@@ -80,18 +92,18 @@ impl LinkRate {
         let rate = Rate::of(large_bytes - small_bytes, difference).max(self.pair.unwrap_or_default());
         let excess = self.mean_excess()?;
         let is_slow = difference >= MIN_SERIALIZATION_DELAY && difference > excess * MIN_JITTER_RATIO;
-        let is_certain = self.is_repeated || difference > excess * CERTAIN_JITTER_RATIO;
-        if is_slow && !is_certain && self.confirmation == Confirmation::Unneeded {
-            self.confirmation = Confirmation::Due;
+        let is_certain = self.second_large == SecondLarge::Arrived || difference > excess * CERTAIN_JITTER_RATIO;
+        if is_slow && !is_certain && self.second_large == SecondLarge::None {
+            self.second_large = SecondLarge::Due;
         }
         (is_slow && is_certain).then_some(rate)
     }
 
-    /// Returns true, once, if another large datagram is to be sent.
-    pub fn take_confirmation(&mut self) -> bool {
-        let is_due = self.confirmation == Confirmation::Due;
+    /// Returns true, once, if another large datagram is to be sent, because jitter may be why the first one was late.
+    pub fn take_second_large(&mut self) -> bool {
+        let is_due = self.second_large == SecondLarge::Due;
         if is_due {
-            self.confirmation = Confirmation::Sent;
+            self.second_large = SecondLarge::Sent;
         }
         is_due
     }
@@ -158,6 +170,44 @@ mod tests {
         (1..30).for_each(|n| link.on_sample(Time::START + MS * 50 * n, delay(20_000), 31));
         let rate = link.rate().unwrap();
         assert!((1_985_000..1_995_000).contains(&rate.bits()), "{rate:?}");
+    }
+
+    /// A link whose small datagrams are 0, 1 and 2 ms late, and a large one by `first_us`.
+    fn doubtful(first_us: u64) -> LinkRate {
+        let mut link = LinkRate::default();
+        let delay = |us: u64| OneWayTime::between(Time::START, PeerTime(us));
+        (0..18).for_each(|n| link.on_sample(Time::START + MS * 5 * n, delay(20_000 + u64::from(n) % 3 * 1_000), 31));
+        link.on_sample(Time::START + MS * 90, delay(20_000 + first_us), 1_472);
+        link
+    }
+
+    #[test]
+    fn where_jitter_may_be_the_cause_a_second_large_datagram_decides() {
+        let second = |link: &mut LinkRate, sent_ms: u32, us: u64| {
+            link.on_sample(Time::START + MS * sent_ms, OneWayTime::between(Time::START, PeerTime(20_000 + us)), 1_472);
+            link.rate().map(|rate| rate.bits() / 1_000)
+        };
+        let mut link = doubtful(10_000);
+        assert_eq!(link.rate(), None, "ten times the mean lateness");
+        assert!(link.take_second_large() && !link.take_second_large(), "once");
+        assert_eq!(second(&mut link.clone(), 200, 500), None, "the first one was late by chance");
+        assert_eq!(second(&mut link.clone(), 95, 16_000), None, "it waited behind the first one");
+        assert_eq!(second(&mut link, 200, 11_000), Some(1_152));
+        assert!(!doubtful(3_000).take_second_large(), "jitter hides it");
+        let mut certain = doubtful(20_000);
+        assert!(certain.rate().is_some() && !certain.take_second_large());
+    }
+
+    #[test]
+    fn small_datagrams_behind_the_large_one_are_not_late_by_jitter() {
+        let mut link = LinkRate::default();
+        let delay = |us: u64| OneWayTime::between(Time::START, PeerTime(us));
+        link.on_sample(Time::START, delay(20_000), 31);
+        link.on_sample(Time::START, delay(50_000), 1_472);
+        (1..10).for_each(|n| {
+            link.on_sample(Time::START + MS * 5 * n, delay(20_000 + (6 - u64::from(n.min(6))) * 5_000), 31)
+        });
+        assert!(link.rate().is_some_and(|rate| rate.bits() < 400_000), "{:?}", link.rate());
     }
 
     #[test]

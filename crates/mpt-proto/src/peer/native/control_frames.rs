@@ -29,7 +29,7 @@ impl Native {
                 self.send_path_control(turn, id);
             }
             self.send_pmtu_probe(turn, id);
-            self.send_rate_probe(turn, id);
+            self.send_second_large(turn, id);
             if self.paths[id].base.is_up() {
                 self.send_repair_symbol(turn, id);
             } else {

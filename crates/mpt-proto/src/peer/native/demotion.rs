@@ -11,7 +11,8 @@ use crate::id::PathId;
 use crate::path::Demotion;
 use crate::peer::{Common, Turn};
 use crate::time::Time;
-use crate::tuning::path::loss_gate::INITIAL_PROBES;
+use crate::tuning::path::loss_gate::{CLEAN_PROBES, INITIAL_PROBES};
+use crate::tuning::path::sent_packets::MAX_ACK_DELAY;
 use crate::tuning::peer::demotion::{IN_USE, INITIAL_PROBE_INTERVAL, PROBE_INTERVAL};
 use crate::wake::WakeReason;
 
@@ -67,7 +68,10 @@ impl Native {
     fn next_quality_probe(&self, path: &NativePath) -> Option<Time> {
         let again = path.quality_probed + PROBE_INTERVAL;
         let demoted = path.base.health.demotion.is_some() && again < self.last_data_sent + IN_USE;
-        let first = path.quality_probed + INITIAL_PROBE_INTERVAL;
+        // If none is lost, the first ones are enough; more of them would be a queue on a slow line.
+        let is_enough = path.initial_probes <= INITIAL_PROBES - CLEAN_PROBES && !path.estimator.has_initial_loss();
+        let timeout = path.estimator.rtt().probe_timeout(MAX_ACK_DELAY);
+        let first = path.quality_probed + if is_enough { timeout } else { INITIAL_PROBE_INTERVAL };
         let due = if self.is_checking(path) { Some(first) } else { demoted.then_some(again) };
         due.filter(|_| self.may_send && path.base.health.is_alive())
     }

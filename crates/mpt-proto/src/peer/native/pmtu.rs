@@ -63,10 +63,10 @@ impl Native {
         self.send_padded(turn, id, size, Payload::MtuProbe(size as u16));
     }
 
-    /// Sends a second datagram of full size on a path, if it decides whether the link is slow.
-    pub(super) fn send_rate_probe(&mut self, turn: &mut Turn<'_>, id: PathId) {
+    /// Sends a datagram of full size, if it decides whether the link is slow (`path::packet_pair`).
+    pub(super) fn send_second_large(&mut self, turn: &mut Turn<'_>, id: PathId) {
         let path = &mut self.paths[id];
-        if path.base.is_up() && path.pmtu.limit() >= MIN_LARGE as usize && path.estimator.take_confirmation() {
+        if path.base.is_up() && path.pmtu.limit() >= MIN_LARGE as usize && path.estimator.take_second_large() {
             self.send_padded(turn, id, self.limit(id), Payload::Control);
         }
     }
