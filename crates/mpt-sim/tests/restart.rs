@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use mpt_proto::crypto::handshake::Capabilities;
 use mpt_proto::time::Time;
+use mpt_proto::wire::frame::CloseFrame;
 use mpt_sim::seed::Seed;
-use support::wire::{Attacker, Wire};
+use support::wire::{Attacker, INITIATION, Wire, handshake_type};
 
 const MS: Duration = Duration::from_millis(1);
 const DELAYS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(60)];
@@ -104,5 +105,27 @@ fn a_client_in_use_finds_a_restarted_server_by_itself_within_two_and_a_half_seco
     for down in [50, 400, 1_000, 3_000] {
         let [longest, _] = longest(true, false, &[down]);
         assert!(longest < MS * 2_500, "{down} {longest:?}");
+    }
+}
+
+/// `mpt restart`: the client closes its session and starts again at once. Its initiation arrives together with the
+/// CLOSE, or before it if the quicker path loses the CLOSE.
+#[test]
+fn a_client_that_closes_its_session_and_starts_again_has_no_gap() {
+    let restarted = Duration::from_secs(5);
+    for quick_path_loses in [false, true] {
+        let attacker: Attacker = Box::new(move |now, sent| {
+            let is_lost = quick_path_loses && sent.path == 0 && now == Time::after(restarted);
+            let is_initiation = handshake_type(&sent.bytes) == Some(INITIATION);
+            if is_lost && !is_initiation { vec![] } else { vec![sent] }
+        });
+        let mut wire = Wire::new(&[MS * 20, MS * 40], attacker);
+        wire.run(restarted);
+        wire.ends[0].close(wire.now, 0, CloseFrame::REMOVED, "");
+        wire.run(restarted);
+        wire.restart(0, Capabilities::new(true));
+        wire.run(restarted * 2);
+        let gap = wire.longest_outage(1, restarted, restarted * 2);
+        assert!(gap < MS * 300, "{gap:?}, quick path loses: {quick_path_loses}");
     }
 }

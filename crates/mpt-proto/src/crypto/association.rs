@@ -212,6 +212,12 @@ impl Association {
         self.sessions.current().is_some_and(|current| current.index() == session)
     }
 
+    /// Returns true if another incarnation of the peer than that of the current session waits for its session to be
+    /// confirmed.
+    pub fn awaits_restarted_peer(&self) -> bool {
+        self.sessions.awaits_restarted_peer()
+    }
+
     /// Returns true if a datagram can be sealed. Does not request a session.
     pub fn is_established(&self, now: Time) -> bool {
         self.sessions.can_seal(now)

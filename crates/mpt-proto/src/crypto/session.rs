@@ -324,6 +324,12 @@ impl Sessions {
         self.current.as_ref()
     }
 
+    /// Returns true if the session that waits for confirmation is that of another incarnation of the peer.
+    pub(super) fn awaits_restarted_peer(&self) -> bool {
+        let pairs = self.current.as_ref().zip(self.next.as_ref());
+        pairs.is_some_and(|(current, next)| current.pair().peer != next.pair().peer)
+    }
+
     /// Returns the next index that no longer belongs to a session.
     pub(super) fn poll_retired(&mut self) -> Option<SessionIndex> {
         self.retired.pop()

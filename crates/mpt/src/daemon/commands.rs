@@ -15,6 +15,7 @@ use mpt_proto::legacy::control::Refused;
 use mpt_proto::time::Time;
 
 use super::config_files::Reread;
+use super::peers::CloseReason;
 use super::{Daemon, control_port, routes, server_lists, setup};
 use crate::Failure;
 use crate::config::model::{At, FileFormat, Mode, OriginalPeer, Peer};
@@ -34,7 +35,7 @@ impl Daemon {
                 let index = self.workers.index_of(peer);
                 let report = index.map(|index| Response::Status(self.status_report(now, index, 1)));
                 return Some(report.unwrap_or_else(|| {
-                    Failure::new(format!("there is no peer {peer}")).hint("`mpt peers` lists them").into()
+                    Failure::new(format!("there is no peer {peer}")).hint("`mpt peer list` lists them").into()
                 }));
             }
             Request::Watch {} | Request::Down {} => Ok(()),
@@ -67,8 +68,8 @@ impl Daemon {
     }
 
     /// Removes a peer, and responds to clients that wait for it.
-    fn end_peer(&mut self, now: Time, index: usize) -> Peer {
-        let peer = self.remove_peer(now, index);
+    fn end_peer(&mut self, now: Time, index: usize, reason: CloseReason) -> Peer {
+        let peer = self.remove_peer(now, index, reason);
         if let Some(original) = &peer.original {
             self.end_exchanges_of(control_port::pair(original));
         }
@@ -224,7 +225,8 @@ impl Daemon {
         while let Some(index) =
             self.file.peers.iter().position(|p| is_selected(p) && !unchanged.contains(p.name.as_str()))
         {
-            self.end_peer(now, index);
+            let returns = fresh.peers.iter().any(|peer| peer.name == self.file.peers[index].name);
+            self.end_peer(now, index, if returns { CloseReason::Restarts } else { CloseReason::Removed });
         }
         self.server_lists.set_groups(groups);
         let adopted = self.adopt(now, fresh, ready);
@@ -285,7 +287,7 @@ impl Daemon {
             let selected = |p: &Peer| *p.name == name && connection.is_none_or(|name| is_named(p, name));
             if let Some(index) = self.file.peers.iter().position(selected) {
                 let ready = setup::prepare_peers(&self.file, vec![self.file.peers[index].clone()], &mut self.sockets)?;
-                self.end_peer(now, index);
+                self.end_peer(now, index, CloseReason::Restarts);
                 self.add_prepared(now, ready)?;
             }
         }
@@ -301,7 +303,7 @@ impl Daemon {
             let renamed = name.map_or(Ok(()), |name| self.config_files.disable(&name));
             renamed.map_err(|error| file_failure(&format!("cannot rename the file of {connection}"), &error))?;
         }
-        let gone = self.end_peer(now, index);
+        let gone = self.end_peer(now, index, CloseReason::Removed);
         self.close_unconfigured(now);
         let routes = routes::routes_without(&self.file, &gone);
         self.apply_routes(routes)
@@ -418,6 +420,12 @@ fn changed_startup_key(running: &File, fresh: &File) -> Option<(usize, &'static 
         (running.addresses == fresh.addresses, line(fresh.addresses.first().map(|address| address.line)), "address"),
         (running.port == fresh.port, fresh.port.line, "port"),
         (running.workers == fresh.workers, fresh.workers.line, "workers"),
+        (running.server_id == fresh.server_id, 0, "server_id"),
+        (
+            running.session_routes == fresh.session_routes,
+            line(fresh.session_routes.as_ref().map(|table| table.line)),
+            "session_routes",
+        ),
         (running.mtu == fresh.mtu, line(fresh.mtu.as_ref().map(|mtu| mtu.line)), "mtu"),
         (running.masquerade == fresh.masquerade, 0, "masquerade"),
         (running.share.is_empty() == fresh.share.is_empty(), fresh.share.line, "share"),

@@ -21,6 +21,23 @@ use crate::legacy::model::ConnectionConfig;
 use crate::legacy::toml::{self, Allowed};
 use crate::legacy::{LegacySetup, merge, write};
 
+/// The reason for which this end closes the session with a peer that it removes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CloseReason {
+    Removed,
+    /// It is added again at once, maybe with other settings.
+    Restarts,
+}
+
+impl CloseReason {
+    fn frame(self) -> (u16, &'static str) {
+        match self {
+            Self::Removed => (CloseFrame::REMOVED, ""),
+            Self::Restarts => (CloseFrame::STOPPING, "it starts again at once"),
+        }
+    }
+}
+
 impl Daemon {
     /// Adds a peer.
     ///
@@ -55,12 +72,13 @@ impl Daemon {
         Ok(())
     }
 
-    /// Removes the peer at `index`.
-    pub(super) fn remove_peer(&mut self, now: Time, index: usize) -> Peer {
+    /// Removes the peer at `index`, and closes its session for this reason.
+    pub(super) fn remove_peer(&mut self, now: Time, index: usize, reason: CloseReason) -> Peer {
         self.metering.count_final(now, &mut self.workers);
         let peer = self.file.peers.remove(index);
         if let Some(index) = self.workers.index_of(&peer.name) {
-            self.workers.close(now, index, CloseFrame::REMOVED, "");
+            let (code, text) = reason.frame();
+            self.workers.close(now, index, code, text);
         }
         if let Err(error) = self.workers.remove_peer(&peer.name) {
             tracing::warn!(peer = %peer.name, %error, "peer not removed");
@@ -198,7 +216,7 @@ impl Daemon {
         let answer = ConnectionConfig::from_message("the peer's answer", text).ok();
         let both = own.zip(answer).and_then(|(own, answer)| merge::with_answer(&own, &answer).ok());
         let both = both.ok_or_else(|| Failure::new("the peer's answer does not describe this connection"))?;
-        let before = self.remove_peer(now, index);
+        let before = self.remove_peer(now, index, CloseReason::Restarts);
         match self.add_connection(now, both) {
             Ok(()) => self.apply_routes(routes::routes_without(&self.file, &before)),
             Err(failure) => {
@@ -227,7 +245,7 @@ impl Daemon {
         let more = routes.into_iter().filter(|net| !before.iter().any(|known| known.value == net.value));
         self.apply_routes(before.iter().copied().chain(more).collect()).inspect_err(|_| {
             // Without its routes it is unusable.
-            self.remove_peer(now, self.file.peers.len() - 1);
+            self.remove_peer(now, self.file.peers.len() - 1, CloseReason::Removed);
             if let Err(failure) = self.apply_routes(before) {
                 tracing::warn!(%failure, "routes");
             }

@@ -17,6 +17,7 @@ use std::time::Duration;
 use mpt_proto::time::Time;
 use mpt_proto::{MAX_LIST, OfferedList, ServerList, ServerListEvent};
 
+use super::peers::CloseReason;
 use super::rare_log::RareLog;
 use super::{Daemon, setup, state_folder};
 use crate::Failure;
@@ -303,7 +304,7 @@ impl Daemon {
         );
         for peer in gone {
             if let Some(index) = self.file.peers.iter().position(|known| *known.name == **peer) {
-                self.remove_peer(now, index);
+                self.remove_peer(now, index, CloseReason::Removed);
             }
         }
         if let Some(group) = self.server_lists.groups.get_mut(name) {

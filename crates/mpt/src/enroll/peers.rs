@@ -65,7 +65,9 @@ pub fn remove(tunnel: &Name, peer: &Name) -> Result<(), Failure> {
     if !path.exists() {
         if !had_line {
             // A removal that was interrupted may have left it in the running tunnel.
-            admit::reload(tunnel)?;
+            if admit::is_running(tunnel) {
+                admit::reload(tunnel)?;
+            }
             return Err(no_peer(tunnel, peer));
         }
         eprintln!("{peer} had not joined; its line is void");

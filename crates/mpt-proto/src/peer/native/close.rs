@@ -45,9 +45,13 @@ impl Native {
         }
     }
 
-    /// Ends the session that the peer has closed.
+    /// Ends the session that the peer has closed, unless the peer has started again since: its initiation may come in
+    /// the same batch, or overtake the CLOSE on another path. The new session would end, too, and the next initiation
+    /// come 5 s later.
     pub(super) fn end_closed_session(&mut self, common: &mut Common, turn: &mut Turn<'_>) {
-        let Some(closed) = self.close_received.take() else { return };
+        let Some(closed) = self.close_received.take().filter(|_| !self.association.awaits_restarted_peer()) else {
+            return;
+        };
         if common.server.is_some() {
             // What is in flight leaves by another server.
             for id in self.ids() {
