@@ -69,9 +69,10 @@ impl Native {
         let again = path.quality_probed + PROBE_INTERVAL;
         let demoted = path.base.health.demotion.is_some() && again < self.last_data_sent + IN_USE;
         // If none is lost, the first ones are enough; more of them would be a queue on a slow line.
-        let is_enough = path.initial_probes <= INITIAL_PROBES - CLEAN_PROBES && !path.estimator.has_initial_loss();
-        let timeout = path.estimator.rtt().probe_timeout(MAX_ACK_DELAY);
-        let first = path.quality_probed + if is_enough { timeout } else { INITIAL_PROBE_INTERVAL };
+        let (rtt, has_loss) = (path.estimator.rtt(), path.estimator.has_initial_loss());
+        let is_enough = path.initial_probes <= INITIAL_PROBES - CLEAN_PROBES && rtt.is_known() && !has_loss;
+        let interval = if is_enough { rtt.probe_timeout(MAX_ACK_DELAY) } else { INITIAL_PROBE_INTERVAL };
+        let first = path.quality_probed + interval;
         let due = if self.is_checking(path) { Some(first) } else { demoted.then_some(again) };
         due.filter(|_| self.may_send && path.base.health.is_alive())
     }
