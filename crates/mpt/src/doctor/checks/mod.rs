@@ -60,6 +60,7 @@ pub const CHECKS: &[Check] = &[
     check("state_directory", FactSource::Host, tunnel::state_directory),
     check("port_closed", FactSource::Ports, paths::port_closed),
     check("no_answer", FactSource::Ports, paths::no_answer),
+    check("no_path", FactSource::Control, paths::no_path),
     check("interface", FactSource::Network, paths::interface),
     check("path_down", FactSource::Control, paths::path_down),
     check("loss", FactSource::Control, paths::loss),
