@@ -69,6 +69,8 @@ pub const CHECKS: &[Check] = &[
     check("same_network", FactSource::Network, paths::same_network),
     check("names", FactSource::Names, paths::names),
     check("tls_certificate", FactSource::Control, tunnel::tls_certificate),
+    check("preshared_key", FactSource::Control, tunnel::preshared_key),
+    check("foreign_source", FactSource::Control, tunnel::foreign_source),
     check("unknown_key", FactSource::Control, tunnel::unknown_key),
     check("wrong_key", FactSource::Control, tunnel::wrong_key),
     check("old_handshake", FactSource::Control, tunnel::old_handshake),

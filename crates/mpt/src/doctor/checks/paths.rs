@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use ipnet::{IpNet, Ipv4Net};
 use mpt_linux::netlink::Link;
 
-use super::{Finding, FindingSeverity, Outcome, failed, warning};
+use super::{Finding, FindingSeverity, Outcome, failed, tunnel, warning};
 use crate::config::model::Peer;
 use crate::control::report::{PathReport, PeerReport};
 use crate::control::verdict;
@@ -27,7 +27,8 @@ pub fn no_answer(facts: &Facts) -> Outcome {
     // Without a running tunnel nothing is sent that would be answered.
     facts.report()?;
     of_ports(facts, |port| {
-        port.refusal.is_none().then(|| Finding {
+        let is_silent = port.refusal.is_none() && tunnel::answers_not_authentic(facts, &port.peer).is_none();
+        is_silent.then(|| Finding {
             severity: severity(facts, &port.peer),
             cause: format!("{}: {} does not answer", port.path, port.remote),
             cure:
