@@ -44,6 +44,8 @@ drops! {
     NoRoute = "no_route",
     /// An inner packet with a source address that its peer may not use.
     ForeignSource = "foreign_source",
+    /// An inner packet with a link-local or unspecified source: hosts send router solicitations over every interface.
+    LocalSource = "local_source",
     /// No path is usable.
     NoPath = "no_path",
     /// An inner packet larger than the tunnel can carry.

@@ -169,7 +169,7 @@ impl Policy {
 }
 
 /// Returns true if two addresses have the same IP version and both or neither are link-local.
-fn is_same_scope(own: IpAddr, remote: IpAddr) -> bool {
+pub fn is_same_scope(own: IpAddr, remote: IpAddr) -> bool {
     let link_local = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
@@ -226,6 +226,16 @@ impl Paths {
     /// Iterates over the candidates of the paths that are not suspended.
     pub fn active(&self) -> impl Iterator<Item = &CandidatePath> {
         self.0.iter().filter(|path| !path.suspended).map(|path| &path.candidate)
+    }
+
+    /// Iterates over the suspended paths: names and last candidates.
+    pub fn suspended(&self) -> impl Iterator<Item = (&str, &CandidatePath)> {
+        self.0.iter().filter(|path| path.suspended).map(|path| (path.name.as_str(), &path.candidate))
+    }
+
+    /// Returns true if the manager has no path, not even a suspended one.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Returns the interface's name, numbered from the second path on.
@@ -358,6 +368,8 @@ mod tests {
         assert!(update(&mut paths, &policy, &[eth(&["192.0.2.1"])]).is_empty());
         assert_eq!(update(&mut paths, &policy, &[eth(&["192.0.2.9"])]), ["move eth0: 192.0.2.9 -> 203.0.113.7:1"]);
         assert_eq!(update(&mut paths, &policy, &[eth(&[])]), ["suspend eth0: 192.0.2.9 -> 203.0.113.7:1"]);
+        assert_eq!(paths.suspended().map(|(name, _)| name).collect::<Vec<_>>(), ["eth0"]);
+        assert!(!paths.is_empty());
         assert!(update(&mut paths, &policy, &[eth(&[])]).is_empty());
         assert_eq!(update(&mut paths, &policy, &[eth(&["192.0.2.9"])]), ["move eth0: 192.0.2.9 -> 203.0.113.7:1"]);
         assert_eq!(update(&mut paths, &policy, &[]), ["remove eth0: 192.0.2.9 -> 203.0.113.7:1"]);

@@ -305,6 +305,19 @@ fn a_server_names_refused_handshakes() {
 }
 
 #[test]
+fn a_site_names_a_preshared_key_that_differs() {
+    let Some(mut rig) = Rig::build("doctor-psk", &["delay=1ms"]) else { return };
+    let key = |letter: &str| format!("preshared_key = \"{}=\"", letter.repeat(43));
+    rig.launch_with(Host::B, &Native::responder().line(&key("A")).text());
+    rig.launch_with(Host::A, &Native::initiator("remote = \"192.168.11.2\"").line(&key("E")).text());
+    rig.wait_until("the answers are found", |rig| {
+        let doctor = text(&rig.mpt(Host::A, &["doctor"]).stdout);
+        doctor.contains("FAILED   preshared_key\n") && !doctor.contains("does not answer")
+    });
+    assert!(rig.status(Host::A)["drops"]["not_authentic"].as_u64().is_some_and(|count| count > 0));
+}
+
+#[test]
 fn bad_links_are_found_under_load() {
     let Some(mut scene) = Scene::build("doctor-load") else { return };
     let finds = |scene: &Scene, check: &str| {

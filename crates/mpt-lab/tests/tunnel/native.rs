@@ -2,7 +2,7 @@
 
 use crate::{
     native_host::{A, B, Native, OTHER, Third},
-    rig::{Rig, inside, output, text},
+    rig::{Rig, inside, output, sh, text},
     transfer::Transfer,
 };
 use mpt_lab::topology::{Family, Host, Netns, address};
@@ -62,6 +62,57 @@ fn paths_are_added_and_removed_with_their_interfaces() {
     rig.wait_until_up(Host::A, &["eth1", "usb0"]);
     transfer.wait_for(&rig, MEGABYTE);
     transfer.finish();
+}
+
+/// Three faults that the core does not distinguish: all of them take the link down.
+#[test]
+fn a_path_without_a_carrier_an_address_or_a_route_is_reported_as_such() {
+    let Some(rig) = Rig::native("nfault", &TWO, &Native::initiator(&remote())) else { return };
+    rig.wait_until_up(Host::A, &["eth1", "eth2"]);
+    let far = address(Host::B, 1, Family::V4);
+    let add = format!("route replace default via {far} dev eth2 table 102");
+    let is_down_for = |rig: &Rig, cause: &str| {
+        rig.wait_until(cause, |rig| rig.path(Host::A, 1)["cause"] == cause);
+        let status = text(&rig.mpt(Host::A, &["status"]).stdout);
+        assert!(status.contains(&format!("  eth2: no {cause}: ")), "{status}");
+        let doctor = text(&rig.mpt(Host::A, &["doctor"]).stdout);
+        assert!(doctor.contains(&format!("eth2: no {cause}: ")), "{doctor}");
+    };
+    rig.hosts.a.ip("route flush table 102").expect("gone");
+    is_down_for(&rig, "route");
+    assert_eq!(rig.logged(Host::A, "path suspended: no route to the peer"), 1);
+    rig.hosts.a.ip(&add).expect("back");
+    rig.wait_until_up(Host::A, &["eth1", "eth2"]);
+    rig.hosts.a.ip("address flush dev eth2").expect("gone");
+    is_down_for(&rig, "address");
+    assert_eq!(rig.logged(Host::A, "path suspended: no address"), 1);
+    rig.hosts.a.ip("link set eth2 down").expect("gone");
+    is_down_for(&rig, "carrier");
+}
+
+#[test]
+fn a_host_without_an_uplink_reports_it_until_there_is_one() {
+    let Some(mut rig) = Rig::build("nuplink", &TWO) else { return };
+    let no_path = |rig: &Rig| rig.status(Host::A)["peers"][0]["no_path"].clone();
+    let is_found = |rig: &Rig, reason: &str| {
+        assert_eq!(no_path(rig), reason);
+        let status = text(&rig.mpt(Host::A, &["status"]).stdout);
+        assert!(status.contains(&format!("  no path: {reason}\n")), "{status}");
+        let doctor = rig.mpt(Host::A, &["doctor"]);
+        assert_eq!(doctor.status.code(), Some(1));
+        let doctor = text(&doctor.stdout);
+        assert!(doctor.contains("FAILED   no_path\n") && doctor.contains(reason), "{doctor}");
+        assert_eq!(rig.logged(Host::A, &format!("no path to the peer: {reason}")), 1);
+    };
+    rig.launch_with(Host::A, &Native::initiator(&remote()).line("interfaces = [\"wlan*\"]").text());
+    is_found(&rig, "no interface matches interfaces in the file");
+    // The hosts of the laboratory have a default route for each address, and none for others.
+    sh(&rig.hosts.a, "ip route flush table 101; ip route flush table 102");
+    rig.launch_with(Host::A, &Native::initiator("remote = \"203.0.113.7\"").text());
+    is_found(&rig, "no interface has a route to 203.0.113.7");
+    rig.hosts.a.ip(&format!("route add 203.0.113.0/24 via {}", address(Host::B, 0, Family::V4))).expect("a route");
+    rig.wait_until("there is a path", |rig| no_path(rig).is_null());
+    assert_eq!(rig.logged(Host::A, "resolved: no path to the peer"), 1);
 }
 
 #[test]
@@ -300,7 +351,7 @@ fn a_path_whose_address_is_gone_stays_down_while_its_interface_runs() {
         format!("[[peer.path]]\ninterface = \"eth{}\"\nlocal = \"{own}\"\nremote = \"{far}\"\n", number + 1)
     };
     let Some(rig) = Rig::native("ngone", &TWO, &Native::initiator(&(path(0) + &path(1)))) else { return };
-    let is_down = |rig: &Rig, path| rig.path(Host::A, path)["cause"] == "carrier";
+    let is_down = |rig: &Rig, path| rig.path(Host::A, path)["cause"] == ["address", "carrier"][path];
     let own = format!("{}/24 dev eth1", address(Host::A, 0, Family::V4));
     rig.hosts.a.ip(&format!("address del {own}")).expect("gone");
     rig.wait_until("the address is missed", |rig| is_down(rig, 0));

@@ -534,6 +534,17 @@ impl Common {
         routes.belongs_to_known(source, self.index, &mut self.known_source)
     }
 
+    /// Returns the reason to drop a packet whose source the peer may not use. Only those of hosts and networks show a
+    /// mistake in `networks`.
+    #[cold]
+    fn refusal_of_source(source: IpAddr) -> Dropped {
+        let is_local = match source {
+            IpAddr::V4(ip) => ip.is_link_local() || ip.is_unspecified(),
+            IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.is_unspecified(),
+        };
+        if is_local { Dropped::LocalSource } else { Dropped::ForeignSource }
+    }
+
     fn enqueue(&mut self, now: Time, bucket: u16, packet: SuperPacket) {
         let dropped = self.queue.push(now, bucket, packet);
         self.count_dropped(Dropped::QueueFull, dropped);

@@ -42,7 +42,12 @@ pub fn status(report: &Report) -> String {
             }
             None => String::new(),
         };
-        text += &format!("\n{}  {}{session}\n{}", peer.name, peer.scheduler, indented(&table(rows_of_status(peer))));
+        let paths = match &peer.no_path {
+            Some(reason) => format!("no path: {reason}\n"),
+            None if peer.paths.is_empty() => "no path: the peer has not called yet\n".to_owned(),
+            None => table(rows_of_status(peer)),
+        };
+        text += &format!("\n{}  {}{session}\n{}", peer.name, peer.scheduler, indented(&paths));
         let line = |path: &PathReport| format!("  {}: {}\n", path.name, verdict::verdict(peer, path));
         text.extend(peer.paths.iter().map(line));
         text += &dropped(&peer.drops);
@@ -90,7 +95,9 @@ pub fn paths(report: &Report) -> String {
         rows[0][0] = "PEER".to_owned();
         all.extend(rows.into_iter().skip(usize::from(!all.is_empty())));
     }
-    table(all)
+    let without = report.peers.iter().filter_map(|peer| Some((&peer.name, peer.no_path.as_ref()?)));
+    let without = without.map(|(name, reason)| format!("{name}: no path: {reason}\n"));
+    table(all) + &without.collect::<String>()
 }
 
 /// Formats the result of a test, a direction per line.
@@ -261,6 +268,8 @@ fn state_with_cause(path: &PathReport) -> String {
         None => "down".to_owned(),
         Some("operator") => "down (by command)".to_owned(),
         Some("carrier") => "down (no carrier)".to_owned(),
+        Some("address") => "down (no address)".to_owned(),
+        Some("route") => "down (no route)".to_owned(),
         Some("silent") => "down (silent)".to_owned(),
         Some("peer") => "down (by peer)".to_owned(),
         Some("limit") => "down (limit used up)".to_owned(),
@@ -402,6 +411,16 @@ office  weighted  handshake 43 s ago
         let text = status(&native);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert!(text.contains(expected), "{text}");
+    }
+
+    #[test]
+    fn a_peer_without_a_path_has_the_reason_in_the_place_of_the_table() {
+        let mut report = report();
+        report.peers[0].paths.clear();
+        assert!(status(&report).contains("\noffice  weighted\n  no path: the peer has not called yet\n"));
+        report.peers[0].no_path = Some("no interface has a route to 192.0.2.1".to_owned());
+        assert!(status(&report).contains("\n  no path: no interface has a route to 192.0.2.1\n  dropped"));
+        assert!(paths(&report).ends_with("\noffice: no path: no interface has a route to 192.0.2.1\n"));
     }
 
     #[test]

@@ -144,6 +144,9 @@ impl View {
         let rows = rows.map(|(row, (peer, path))| self.coloured(cut(&row, columns), peer, path));
         let mut frame = vec![cut(&summary(report), columns), self.inverse(format!("{heading:<columns$}"), columns)];
         frame.extend(rows);
+        let without = report.peers.iter().filter_map(|peer| Some((&peer.name, peer.no_path.as_ref()?)));
+        let left = lines.saturating_sub(frame.len() + 2);
+        frame.extend(without.map(|(name, reason)| cut(&format!("{name}: no path: {reason}"), columns)).take(left));
         let remarks = paths.iter().map(|(peer, path)| cut(&remark(report, peer, path), columns));
         let left = lines.saturating_sub(frame.len() + 2);
         frame.extend(remarks.skip(self.skipped).take(left));

@@ -1,6 +1,6 @@
 //! Checks that involve several values.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
 
@@ -143,10 +143,25 @@ fn networks(file: &File, log: &mut ProblemLog<'_>) {
         let own = peer.networks.iter().filter(move |net| peer.original.is_none() || seen.insert(net.value));
         own.map(move |net| ((net.value, from.clone()), net.line))
     });
+    for (net, line) in own_networks(file) {
+        let what = format!("networks: {net} is the address of this host in the tunnel, and not of the peer");
+        let hint = "list the address that the file of the peer has in address, or a larger network";
+        log.error(line, what, Some(hint.to_owned()));
+    }
     check_unique(all, log, |(net, _), first| {
         let what = format!("networks: {net} is already in {first}");
         (what, "a packet goes to the peer with the longest prefix that matches; equal ones cannot be told apart")
     });
+}
+
+/// Returns the networks of one address that is an own one: the kernel sends nothing there by the tunnel, and the
+/// addresses of the peer are often left out. A larger network with an own address is usual.
+fn own_networks(file: &File) -> BTreeMap<IpNet, usize> {
+    let is_own = |net: &IpNet| {
+        net.prefix_len() == net.max_prefix_len() && file.addresses.iter().any(|own| own.addr() == net.addr())
+    };
+    let all = file.peers.iter().filter(|peer| peer.original.is_none()).flat_map(|peer| &peer.networks);
+    all.filter(|net| is_own(net)).map(|net| (net.value, net.line)).collect()
 }
 
 fn routes(file: &File, log: &mut ProblemLog<'_>) {

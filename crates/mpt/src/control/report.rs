@@ -126,6 +126,9 @@ pub struct PeerReport {
     pub in_reserve: bool,
     /// Counters of the resequencer; absent if it is off.
     pub reorder: Option<ReorderReport>,
+    /// The reason if there is no path to a peer that this host calls; absent for peers that call.
+    #[serde(default)]
+    pub no_path: Option<String>,
     /// Dropped packets, by reason.
     pub drops: BTreeMap<String, u64>,
     /// The paths, in the order of the configuration.
@@ -220,8 +223,8 @@ pub struct PathReport {
     pub weight: u32,
     /// True if it carries traffic.
     pub up: bool,
-    /// The reason if it is down: `operator`, `carrier`, `silent`, `peer`, `flapping`, `lossy`, `narrow`,
-    /// `probing`, `limit`, `unused` or `connecting`.
+    /// The reason if it is down: `operator`, `carrier`, `address`, `route`, `silent`, `peer`, `flapping`,
+    /// `lossy`, `narrow`, `probing`, `limit`, `unused` or `connecting`.
     pub cause: Option<String>,
     /// Smoothed round-trip time; absent until measured.
     pub srtt_us: Option<u64>,
@@ -314,6 +317,12 @@ impl Report {
 }
 
 impl PeerReport {
+    /// Returns why this host has no path to a peer that it calls. Of several servers only the active one counts.
+    pub fn missing_path(&self) -> Option<&str> {
+        let counts = self.server.as_deref().is_none_or(|usage| usage == server_use(ServerUse::Active));
+        self.no_path.as_deref().filter(|_| counts)
+    }
+
     fn new(peer: &PeerStatus, now: Time) -> Self {
         Self {
             name: peer.name.clone(),
@@ -333,6 +342,7 @@ impl PeerReport {
             server: peer.server.map(|usage| server_use(usage).to_owned()),
             in_reserve: peer.availability == Availability::InReserve,
             reorder: peer.reorder.as_ref().map(ReorderReport::new),
+            no_path: None,
             drops: counts(&peer.drops),
             paths: peer.paths.iter().map(PathReport::new).collect(),
         }

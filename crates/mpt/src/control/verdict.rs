@@ -8,6 +8,8 @@ pub fn verdict(peer: &PeerReport, path: &PathReport) -> String {
     match path.cause.as_deref() {
         Some("operator") => format!("taken down by command; mpt path up {} uses it again", path.name),
         Some("carrier") => "no carrier: the cable, the modem or the interface is missing".to_owned(),
+        Some("address") => "no address: DHCP gave none, or the local address was removed".to_owned(),
+        Some("route") => "no route: no gateway leads from this interface to the peer".to_owned(),
         Some("silent") => "nothing comes back: firewall, port, key or clock? see both ends' logs".to_owned(),
         Some("peer") => "the peer does not use it; its mpt status shows the reason".to_owned(),
         Some("flapping") => "failed several times; used again when it has been well for a while".to_owned(),
@@ -92,6 +94,8 @@ pub fn state(path: &PathReport) -> &str {
         None => "down",
         Some("operator") => "off",
         Some("carrier") => "no link",
+        Some("address") => "no addr",
+        Some("route") => "no route",
         Some("peer") => "peer off",
         Some("connecting") => "connects",
         Some(other) => other,
@@ -163,9 +167,10 @@ mod tests {
 
     #[test]
     fn every_cause_has_a_text_that_fits() {
-        for cause in
-            ["operator", "carrier", "silent", "peer", "flapping", "lossy", "narrow", "probing", "limit", "unused"]
-        {
+        for cause in [
+            "operator", "carrier", "address", "route", "silent", "peer", "flapping", "lossy", "narrow", "probing",
+            "limit", "unused",
+        ] {
             let down = PathReport { up: false, cause: Some(cause.to_owned()), ..path(0) };
             assert!(state(&down).len() <= 8, "{cause}");
             let text = &verdicts(vec![down])[0];

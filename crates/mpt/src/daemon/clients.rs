@@ -65,6 +65,7 @@ impl Daemon {
         let mut report = Report::new(about, &self.workers.status_of(first, count));
         self.metering.fill_report(&mut report);
         self.report_names(&mut report);
+        self.interface_sync.faults.fill_report(&mut report);
         self.tls.fill_report(now, self.file.tls.is_some(), &mut report);
         report
     }

@@ -15,6 +15,7 @@ use mpt_proto::path::{DownCause, PathState};
 use mpt_proto::stats::{EndpointStatus, PathStatus, PeerStatus};
 use mpt_proto::time::Time;
 
+use super::path_faults::{PathFault, PathFaults};
 use super::policy_routing;
 use crate::config::File;
 use crate::config::model::{Mode, Peer};
@@ -45,7 +46,7 @@ impl Diagnosis {
     }
 
     /// Logs what is due, and returns the next deadline.
-    pub fn poll(&mut self, now: Time, workers: &Workers, file: &File) -> Option<Time> {
+    pub fn poll(&mut self, now: Time, workers: &Workers, file: &File, faults: &PathFaults) -> Option<Time> {
         if *file.mode != Mode::Native {
             return None;
         }
@@ -58,7 +59,7 @@ impl Diagnosis {
             (self.counted, self.looked) = (counted, Some(now));
             self.log_refused(now, &workers.status_of(0, 0));
             self.log_shared_keys(now, workers);
-            self.log_silent(now, &called(workers, file));
+            self.log_silent(now, &called(workers, file), faults);
         }
         self.due
     }
@@ -92,7 +93,7 @@ impl Diagnosis {
         }
     }
 
-    fn log_silent(&mut self, now: Time, called: &[(&Peer, PeerStatus)]) {
+    fn log_silent(&mut self, now: Time, called: &[(&Peer, PeerStatus)], faults: &PathFaults) {
         // A server that is not needed is not called.
         let is_called = |peer: &PeerStatus| !peer.paths.is_empty() && peer.server != Some(ServerUse::Idle);
         let silent: Vec<_> = called.iter().filter(|(_, peer)| is_called(peer) && !is_alive(peer)).collect();
@@ -102,7 +103,7 @@ impl Diagnosis {
             let patience = if is_over_tls { TLS_PATIENCE } else { PATIENCE };
             let next = self.silent.entry(peer.name.clone()).or_insert(now + patience);
             if *next <= now {
-                tracing::warn!(peer = peer.name, "{}", describe(own, peer));
+                tracing::warn!(peer = peer.name, "{}", describe(own, peer, faults));
                 *next = now + INTERVAL;
             }
         }
@@ -126,7 +127,7 @@ pub(super) fn is_alive(peer: &PeerStatus) -> bool {
     peer.paths.iter().any(|path| matches!(path.state, PathState::Up | PathState::Demoted(_)))
 }
 
-fn describe(own: &Peer, peer: &PeerStatus) -> String {
+fn describe(own: &Peer, peer: &PeerStatus, faults: &PathFaults) -> String {
     let server = |path: &PathStatus| {
         let own = own.paths.iter().find(|own| *own.name == path.name)?;
         own.tls.as_ref().map(|server| server.to_string())
@@ -153,7 +154,9 @@ fn describe(own: &Peer, peer: &PeerStatus) -> String {
             (PathState::Down(DownCause::Carrier), Some(server)) => {
                 format!("{name} is not connected over TLS to {server}")
             }
-            (PathState::Down(DownCause::Carrier), None) => format!("{name} has no carrier"),
+            (PathState::Down(DownCause::Carrier), None) => {
+                format!("{name} has {}", faults.of(&peer.name, name).unwrap_or(PathFault::Carrier))
+            }
             (PathState::Down(DownCause::Operator), _) => format!("{name} was taken down by a command or its limit"),
             (state, _) => format!("{name} is {state}"),
         }

@@ -13,6 +13,7 @@ use mpt_proto::path::LinkId;
 use mpt_proto::path_manager::{CandidatePath, Interface, Pairs, PathChange, Paths, Policy};
 use mpt_proto::time::Time;
 
+use super::path_faults::{PathFault, PathFaults, WithoutPath};
 use super::path_sockets::{SocketKey, socket_key};
 use super::restore_limit::RestoreLimit;
 use super::retry_log::RetryLog;
@@ -35,6 +36,8 @@ pub(super) struct InterfaceSync {
     pub(super) listening: BTreeMap<IpAddr, LinkId>,
     /// The usable local addresses of each configured socket at the last run.
     pub(super) configured: BTreeMap<LinkId, Vec<IpAddr>>,
+    /// The faults of paths and peers at the last run.
+    pub(super) faults: PathFaults,
     /// Time of the next run, after a change.
     due: Option<Time>,
     /// An interface or an address has changed, and routes have not been retried since.
@@ -68,6 +71,7 @@ impl InterfaceSync {
             links: BTreeMap::new(),
             listening: BTreeMap::new(),
             configured: BTreeMap::new(),
+            faults: PathFaults::default(),
             due: None,
             retry_routes: false,
             default_routes_changed: true,
@@ -190,6 +194,9 @@ impl Daemon {
         let usable = interfaces.iter().filter(|interface| interface.usable);
         self.interface_sync.usable = usable.map(|interface| interface.name.clone()).collect();
         self.set_names(now);
+        // Before the sockets change, because their changes are logged with the reason.
+        let mut without_path = BTreeMap::new();
+        self.interface_sync.faults.look_at_configured(&self.file, &interfaces, &mut netlink);
         self.sync_configured(now, &interfaces);
         if self.file.accepts_incoming() {
             self.listen(now, &interfaces);
@@ -215,6 +222,9 @@ impl Daemon {
             let changes =
                 self.interface_sync.peers.entry(name.clone()).or_default().update(&candidates, &interfaces, is_free);
             let port = *peer.local_port;
+            if let Some(paths) = self.interface_sync.peers.get(&name) {
+                self.interface_sync.faults.look_at_suspended(&name, paths, &interfaces);
+            }
             for change in changes {
                 if let Err(failure) = self.change_path(now, &name, port, &change) {
                     self.interface_sync.path_failures.record(describe_failure(&name, &change), failure.to_string());
@@ -223,7 +233,9 @@ impl Daemon {
                     }
                 }
             }
+            without_path.extend(self.reason_without_path(&name, &policy, &interfaces).map(|reason| (name, reason)));
         }
+        self.interface_sync.faults.set_without_path(without_path);
         self.rebind_stale(now);
         self.close_unused();
         Ok(())
@@ -260,6 +272,13 @@ impl Daemon {
         restored.map(|()| retries)
     }
 
+    /// Returns why a peer that this host calls has no path; `None` if it has one.
+    fn reason_without_path(&self, name: &str, policy: &Policy, interfaces: &[Interface]) -> Option<WithoutPath> {
+        let peer = self.file.peers.iter().find(|peer| *peer.name == name)?;
+        let has_path = !peer.paths.is_empty() || self.interface_sync.peers.get(name).is_some_and(|all| !all.is_empty());
+        (!has_path).then(|| WithoutPath::of(peer, policy, interfaces, self.interface_sync.tun))
+    }
+
     fn change_path(&mut self, now: Time, peer: &str, port: u16, change: &PathChange) -> Result<(), Failure> {
         match change {
             PathChange::Add(name, candidate) => {
@@ -292,7 +311,8 @@ impl Daemon {
                     let link = self.link(candidate, port)?;
                     self.workers.handle_carrier(now, link, false);
                 }
-                tracing::info!(peer, path = name, "path suspended: no route to the peer");
+                let fault = self.interface_sync.faults.of(peer, name).unwrap_or(PathFault::Route);
+                tracing::info!(peer, path = name, "path suspended: {fault}");
             }
             PathChange::Remove(name, _) => {
                 // The path is gone if its link was removed.

@@ -49,6 +49,7 @@ pub mod name_servers;
 mod names;
 mod netlink_events;
 mod path_changes;
+mod path_faults;
 mod path_sockets;
 mod path_tests;
 mod peer_addresses;
@@ -484,7 +485,7 @@ impl Daemon {
         let bypass = self.poll_bypass(now);
         let certificate = self.poll_certificate(now);
         let delegation = self.poll_delegation(now);
-        let diagnosis = self.diagnosis.poll(now, &self.workers, &self.file);
+        let diagnosis = self.diagnosis.poll(now, &self.workers, &self.file, &self.interface_sync.faults);
         let stop = self.stop_request.as_ref().map(StopRequest::deadline);
         let own = [bypass, certificate, clients, control, data, delegation, diagnosis, interfaces, metering, names];
         let others = [offered_list, path_events, path_tests, peer_source, qlog, service, session_routes, stop, tls];
@@ -541,18 +542,21 @@ impl Daemon {
         }
         for PathChange { peer, path, from, to } in self.path_changes.take() {
             let is_over_tls = self.tls.cause(&peer, &path).is_some();
-            let text = |state| match state {
-                PathState::Down(DownCause::Carrier) if is_over_tls => "down (not connected)".to_owned(),
-                state => state.to_string(),
+            let fault = self.interface_sync.faults.of(&peer, &path).filter(|_| !is_over_tls);
+            let text = |state| match (state, fault) {
+                (PathState::Down(DownCause::Carrier), _) if is_over_tls => "down (not connected)".to_owned(),
+                (PathState::Down(DownCause::Carrier), Some(fault)) => format!("down ({fault})"),
+                (state, _) => state.to_string(),
             };
             tracing::info!(peer, path, from = %text(from), to = %text(to), "path");
-            let [from, mut to] = [from, to].map(|state| report::state(state).to_owned());
+            let [mut from, mut to] = [from, to].map(|state| report::state(state).to_owned());
             if to == "operator" && self.metering.is_stopped(&peer, &path) {
                 to = metering::LIMIT.to_owned();
             }
             if to == "carrier" {
                 to = self.tls.cause(&peer, &path).unwrap_or(&to).to_owned();
             }
+            self.interface_sync.faults.correct_event(&peer, &path, &mut from, &mut to);
             self.publish(EventKind::Path { peer, path, from, to });
         }
         if any {

@@ -162,7 +162,7 @@ fn source(report: &Report, value: fn(&PeerSourceReport) -> u64) -> Option<f64> {
     report.tunnel.peer_source.as_ref().map(|source| value(source) as f64)
 }
 
-const PEER: [Metric<PeerReport>; 8] = [
+const PEER: [Metric<PeerReport>; 9] = [
     ("mpt_peer_sent_packets_total", "counter", "Inner packets sent to the peer.", |peer| {
         Some(peer.sent_packets as f64)
     }),
@@ -190,6 +190,12 @@ const PEER: [Metric<PeerReport>; 8] = [
         "gauge",
         "Time since the last handshake or rekey; absent without a session.",
         |peer| peer.session_age_s.map(|age| age as f64),
+    ),
+    (
+        "mpt_peer_without_path",
+        "gauge",
+        "1 while this host calls the peer and no interface leads to it; absent otherwise.",
+        |peer| peer.missing_path().map(|_| 1.0),
     ),
 ];
 
@@ -300,7 +306,10 @@ mod tests {
             paths: vec![up, down],
             ..PeerReport::default()
         };
-        let peers = vec![peer, PeerReport { name: "idle".to_owned(), ..PeerReport::default() }];
+        let peers = vec![
+            peer,
+            PeerReport { name: "idle".to_owned(), no_path: Some("no route".to_owned()), ..PeerReport::default() },
+        ];
         let list = |version| ServerListReport { peer: "office".to_owned(), version, ..ServerListReport::default() };
         let tunnel = TunnelReport {
             interface: "mpt0".to_owned(),

@@ -74,6 +74,7 @@ struct PeerNow {
     name: String,
     scheduler: String,
     session_age_s: Option<u64>,
+    no_path: Option<String>,
     paths: Vec<PathNow>,
 }
 
@@ -121,6 +122,7 @@ fn peer(peer: &PeerReport) -> PeerNow {
         name: peer.name.clone(),
         scheduler: peer.scheduler.clone(),
         session_age_s: peer.session_age_s,
+        no_path: peer.no_path.clone(),
         paths: peer.paths.iter().map(path).collect(),
     }
 }
@@ -130,7 +132,7 @@ fn history(request: &HttpRequest, samples: &Samples) -> Option<Curves> {
     samples.lock().get(request.value("tunnel")?)?.history.curves(request.value("peer")?, request.value("path")?, is_day)
 }
 
-/// 200 if every tunnel responds, and has a path that is up if it has any path.
+/// 200 if every tunnel responds, has a path to each peer that it calls, and one that is up if it has any path.
 fn health(samples: &Samples) -> HttpResponse {
     let (mut text, mut is_well) = (String::new(), true);
     let tunnels = samples.lock();
@@ -139,7 +141,10 @@ fn health(samples: &Samples) -> HttpResponse {
             Err(why) => Err(why.clone()),
             Ok(report) => {
                 let (up, all) = (report.paths().filter(|(_, path)| path.up).count(), report.paths().count());
-                if up > 0 || all == 0 {
+                let without = report.peers.iter().find_map(|peer| Some((&peer.name, peer.missing_path()?)));
+                if let Some((peer, reason)) = without {
+                    Err(format!("no path to {peer}: {reason}; {up} of {all} paths are up"))
+                } else if up > 0 || all == 0 {
                     Ok(format!("{up} of {all} paths are up"))
                 } else {
                     Err(format!("0 of {all} paths are up"))
@@ -251,6 +256,13 @@ mod tests {
         assert_eq!(status(&with(Ok(report(true)))), "200");
         assert_eq!(status(&with(Ok(Report::default()))), "200", "nobody has called yet");
         assert_eq!(status(&with(Ok(report(false)))), "503");
+        let without = |usage: Option<&str>| {
+            let server = usage.map(str::to_owned);
+            let peer = PeerReport { no_path: Some("no route".to_owned()), server, ..PeerReport::default() };
+            Report { peers: vec![peer], ..Report::default() }
+        };
+        assert_eq!(status(&with(Ok(without(None)))), "503", "this host calls the peer");
+        assert_eq!([Some("active"), Some("idle")].map(|usage| status(&with(Ok(without(usage))))), ["503", "200"]);
         assert_eq!(status(&with(Err("gone".to_owned()))), "503");
         assert_eq!(status(&Samples::default()), "503");
         assert!(text("/healthz", &with(Err("gone".to_owned()))).ends_with("\r\n\r\nmpt0 fail: gone\n"));

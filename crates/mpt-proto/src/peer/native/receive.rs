@@ -246,7 +246,7 @@ impl Native {
         self.note_class(turn.now, flow::class(bucket));
         let ip = Ip::parse(data.packet)?;
         if !common.owns_source(turn.routes, ip.source) {
-            return Err(Dropped::ForeignSource);
+            return Err(Common::refusal_of_source(ip.source));
         }
         let merged = ecn::decapsulate(ip.tos, tos)?;
         let mut packet = &data.packet[..ip.total];

@@ -89,7 +89,7 @@ impl Plain {
         }
         let ip = Ip::parse(body)?;
         if !common.owns_source(routes, ip.source) {
-            return Err(Dropped::ForeignSource);
+            return Err(Common::refusal_of_source(ip.source));
         }
         let merged = ecn::decapsulate(ip.tos, tos)?;
         if merged != ip.tos {

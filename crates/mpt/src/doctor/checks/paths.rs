@@ -1,11 +1,12 @@
 //! The paths to the peers.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use ipnet::{IpNet, Ipv4Net};
 use mpt_linux::netlink::Link;
 
-use super::{Finding, FindingSeverity, Outcome, failed, warning};
+use super::{Finding, FindingSeverity, Outcome, failed, tunnel, warning};
 use crate::config::model::Peer;
 use crate::control::report::{PathReport, PeerReport};
 use crate::control::verdict;
@@ -26,7 +27,8 @@ pub fn no_answer(facts: &Facts) -> Outcome {
     // Without a running tunnel nothing is sent that would be answered.
     facts.report()?;
     of_ports(facts, |port| {
-        port.refusal.is_none().then(|| Finding {
+        let is_silent = port.refusal.is_none() && tunnel::answers_not_authentic(facts, &port.peer).is_none();
+        is_silent.then(|| Finding {
             severity: severity(facts, &port.peer),
             cause: format!("{}: {} does not answer", port.path, port.remote),
             cure:
@@ -46,6 +48,17 @@ fn severity(facts: &Facts, peer: &str) -> FindingSeverity {
     let mut peers = facts.report().into_iter().flat_map(|report| &report.peers);
     let has_path = peers.any(|own| own.name == peer && own.paths.iter().any(|path| path.up));
     if has_path { FindingSeverity::Warning } else { FindingSeverity::Failed }
+}
+
+/// A peer that this host calls, and no interface leads to it.
+pub fn no_path(facts: &Facts) -> Outcome {
+    let peers = &facts.report()?.peers;
+    let finding = |peer: &PeerReport| {
+        let cure = "ip address and ip route show what is missing: bring an uplink up with an address and a default \
+                    route, or correct interfaces and remote in the file";
+        Some(failed(format!("no path to {}: {}", peer.name, peer.missing_path()?), cure))
+    };
+    Some(peers.iter().filter_map(finding).collect())
 }
 
 pub fn interface(facts: &Facts) -> Outcome {
@@ -81,7 +94,19 @@ pub fn path_down(facts: &Facts) -> Outcome {
         let cure = match path.cause.as_deref()? {
             "operator" => format!("mpt path up {}", path.name),
             "carrier" if facts.path(peer, path).is_some_and(|own| own.interface.is_some()) => return None,
-            "carrier" => "check the interface, the cable and the modem".to_owned(),
+            "carrier" => match trouble_of_interface(&path.name, facts.link(&path.name)) {
+                Some((_, cure)) => cure,
+                None => "check the interface, the cable and the modem".to_owned(),
+            },
+            "address" => format!("{}; for a fixed one: ip address add", DHCP.replace("IF", &device(facts, peer, path))),
+            "route" => {
+                let remote =
+                    path.remote.parse().map_or_else(|_| path.remote.clone(), |at: SocketAddr| at.ip().to_string());
+                let device = device(facts, peer, path);
+                format!(
+                    "ip route get {remote} oif {device}; a default route by the gateway there is enough, from DHCP or by hand"
+                )
+            }
             "limit" => "wait for its next month, or raise its limit and mpt reload".to_owned(),
             "peer" => "run mpt status at the other end: it has the reason".to_owned(),
             "flapping" => {
@@ -93,6 +118,14 @@ pub fn path_down(facts: &Facts) -> Outcome {
         Some(Finding { severity: severity(facts, &peer.name), cause, cure })
     };
     Some(facts.paths().filter_map(finding).collect())
+}
+
+/// Returns the interface of a path: the configured one, or that of an automatic path's name, without its number.
+fn device(facts: &Facts, peer: &PeerReport, path: &PathReport) -> String {
+    let configured = facts.path(peer, path).and_then(|own| own.interface.as_deref()).cloned();
+    let numbered = || path.name.rsplit_once('-').map(|(name, _)| name).filter(|name| facts.link(name).is_some());
+    let of_name = || if facts.link(&path.name).is_some() { None } else { numbered() };
+    configured.unwrap_or_else(|| of_name().unwrap_or(&path.name).to_owned())
 }
 
 pub fn loss(facts: &Facts) -> Outcome {
@@ -198,6 +231,7 @@ pub fn names(facts: &Facts) -> Outcome {
     )
 }
 
+const DHCP: &str = "ip address show IF; the log of the network manager shows whether DHCP was answered there";
 /// Path MTU discovery goes no further.
 const ETHERNET: usize = 1_500;
 /// IPv6, UDP and native mode's own headers.

@@ -10,7 +10,7 @@ use super::*;
 use crate::config;
 use crate::control::feature_reports::TlsCertificateReport;
 use crate::control::report::{PathReport, PeerReport, Report, TunnelReport};
-use crate::doctor::facts::{Config, Control, Socket, Wait};
+use crate::doctor::facts::{Config, Control, Port, Socket, Wait};
 use crate::doctor::render::{Checked, Verdict};
 
 const REFERENCE: &str = include_str!("../../../../../docs/guide/doctor.md");
@@ -92,6 +92,41 @@ fn a_certificate_that_was_not_renewed_is_found() {
     assert_eq!(with(day, None), "the certificate for paths over TLS expires in 24 h");
     assert_eq!(with(-3 * day, None), "the certificate for paths over TLS expired 3 d ago");
     assert!(with(90 * day, Some("key.pem: no private key in PEM")).contains("is not renewed: key.pem: no private key"));
+}
+
+/// Returns the facts with a peer that this host calls, and one path that is silent.
+fn with_peer(session_age_s: Option<u64>, drops: &[(&str, u64)], drops_of_tunnel: &[(&str, u64)]) -> Facts {
+    let counts = |all: &[(&str, u64)]| all.iter().map(|(why, count)| ((*why).to_owned(), *count)).collect();
+    let mut facts = facts();
+    let name = facts.file().unwrap().peers[0].name.to_string();
+    let path = PathReport { name: "eth1".to_owned(), cause: Some("silent".to_owned()), ..PathReport::default() };
+    let peer = PeerReport { name: name.clone(), session_age_s, drops: counts(drops), ..PeerReport::default() };
+    let Control::Report(report) = &mut facts.control else { panic!("a report") };
+    report.peers.push(PeerReport { paths: vec![path], ..peer });
+    report.drops = counts(drops_of_tunnel);
+    let remote = "192.0.2.2:4754".parse().unwrap();
+    facts.ports.push(Port { peer: name, path: "eth1".to_owned(), remote, refusal: None });
+    facts
+}
+
+#[test]
+fn answers_that_are_not_authentic_mean_another_preshared_key() {
+    assert_eq!(names(&with_peer(None, &[], &[])), ["no_answer"]);
+    let differs = with_peer(None, &[], &[("not_authentic", 3)]);
+    assert_eq!(names(&differs), ["preshared_key"]);
+    let found = tunnel::preshared_key(&differs).unwrap();
+    assert!(found[0].cause.starts_with("3 answers arrived and were not authentic"), "{found:?}");
+    assert_eq!(tunnel::preshared_key(&with_peer(Some(7), &[], &[("not_authentic", 3)])), Some(Vec::new()));
+}
+
+#[test]
+fn packets_with_a_foreign_source_are_found_and_those_of_a_link_are_not() {
+    let mut facts = with_peer(Some(7), &[("foreign_source", 3), ("local_source", 5)], &[]);
+    facts.ports.clear();
+    assert_eq!(names(&facts), ["foreign_source"]);
+    let Control::Report(report) = &mut facts.control else { panic!("a report") };
+    report.peers[0].drops.remove("foreign_source");
+    assert_eq!(names(&facts), [""; 0]);
 }
 
 #[test]

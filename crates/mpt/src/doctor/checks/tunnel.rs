@@ -3,6 +3,7 @@
 use super::{Finding, Outcome, failed, unless, warning};
 use crate::config;
 use crate::config::model::Mode;
+use crate::control::report::PeerReport;
 use crate::doctor::facts::{Config, Control, Facts};
 
 /// The file can be read and has no mistakes; others may not read a file with a key.
@@ -107,6 +108,42 @@ pub fn tls_certificate(facts: &Facts) -> Outcome {
         warning(cause, "correct certificate and key of [tls]; the tunnel tries again when they change")
     });
     Some(expiry.into_iter().chain(problem).collect())
+}
+
+/// A peer that this host calls answers, and the answers cannot be opened. With a wrong `public_key` it does not answer.
+pub fn preshared_key(facts: &Facts) -> Outcome {
+    let peers = &facts.report()?.peers;
+    let finding = |peer: &PeerReport| {
+        let count = answers_not_authentic(facts, &peer.name)?;
+        let cause = format!("{count} answers arrived and were not authentic, and {} has no session", peer.name);
+        let cure = "the preshared keys differ: put the same preshared_key into the [[peer]] at both ends, or into \
+                    neither; if they are the same, compare public_key here with mpt key public there";
+        Some(failed(cause, cure))
+    };
+    Some(peers.iter().filter_map(finding).collect())
+}
+
+/// Returns the number of answers that were not authentic, if this peer is called and has no session. They are counted
+/// for the tunnel, because a datagram that cannot be opened has no certain sender.
+pub fn answers_not_authentic(facts: &Facts, peer: &str) -> Option<u64> {
+    let report = facts.report()?;
+    let own = facts.peer(peer).filter(|own| !own.connects_to_us() && own.protocol.public_key().is_some())?;
+    let peer = report.peers.iter().find(|peer| *own.name == peer.name)?;
+    let counts = [&report.drops, &peer.drops].map(|drops| drops.get("not_authentic").copied().unwrap_or(0));
+    let count: u64 = counts.iter().sum();
+    (count > 0 && peer.session_age_s.is_none() && !peer.paths.is_empty()).then_some(count)
+}
+
+/// A packet of a peer has a source that this host does not accept from it.
+pub fn foreign_source(facts: &Facts) -> Outcome {
+    let finding = |peer: &PeerReport| {
+        let count = peer.drops.get("foreign_source").copied()?;
+        let cause = format!("{count} packets of {} had a source that is not in its networks here", peer.name);
+        let cure = "add the address in address there to networks in the [[peer]] here, and each network behind it \
+                    whose hosts use the tunnel; no other peer may have it";
+        Some(warning(cause, cure))
+    };
+    Some(facts.report()?.peers.iter().filter_map(finding).collect())
 }
 
 pub fn unknown_key(facts: &Facts) -> Outcome {

@@ -168,7 +168,8 @@ class Peer {
     const sum = (field) => figure(now.paths.reduce((sum, path) => sum + (bits(path[field]) ?? 0), 0));
     const session = now.session_age_s === null ? "" : ` · handshake ${period(now.session_age_s)} ago`;
     setText(this.about, `${up} of ${now.paths.length} paths up · out ${sum("sent_bits_per_s")} · in ${sum("received_bits_per_s")} Mbit/s${session}`);
-    this.about.className = up === 0 && now.paths.length ? "bad" : "";
+    if (now.no_path) setText(this.about, `no path: ${now.no_path}`);
+    this.about.className = now.no_path || up === 0 && now.paths.length ? "bad" : "";
     keep(this.paths, now.paths, (path) => {
       const made = new Path(this, this.tunnel, path.name);
       this.root.append(made.root);
