@@ -180,7 +180,10 @@ impl View {
 
 fn summary(report: &Report) -> String {
     let tunnel = &report.tunnel;
-    let sum = |of: fn(&PathReport) -> Option<u64>| bits(report.paths().map(|(_, path)| of(path)).sum());
+    let sum = |of: fn(&PathReport) -> Option<u64>| {
+        let sum = bits(report.paths().map(|(_, path)| of(path)).sum());
+        if sum.contains(' ') { sum } else { sum + " " }
+    };
     let up = report.paths().filter(|(_, path)| path.up).count();
     format!(
         "{}  {}  up {}  {up} of {} paths  out {}bit/s  in {}bit/s",

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use ipnet::IpNet;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -269,7 +270,11 @@ fn suggest<T: 'static>(key: &str, value: &DeValue<'_>, value_type: &ValueType<T>
     if key == "scheduler" {
         return Some("\"earliest\" is the default in native mode, and \"weighted\" in plain mode".to_owned());
     }
-    if let Some(address) = without_zone(text).filter(|address| fits(&format!("{address:?}"))) {
+    if let Some(network) = text.parse().ok().map(|net: IpNet| net.trunc()).filter(|net| fits(&format!("\"{net}\""))) {
+        return Some(format!("the bits behind the prefix must be zero: \"{network}\""));
+    }
+    let zoned = without_zone(text).filter(|address| address.contains(':'));
+    if let Some(address) = zoned.filter(|address| fits(&format!("{address:?}"))) {
         return Some(format!("without the zone: {key} = {address:?}; interface = \"eth1\" says which link it is on"));
     }
     if key == "role" && ["backup", "reserve", "spare", "failover"].contains(&text) {
