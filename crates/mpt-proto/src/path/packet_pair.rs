@@ -24,7 +24,8 @@ use crate::tuning::path::packet_pair::{
 pub struct LinkRate {
     small: Option<(OneWayTime, u64)>,
     large: Option<(OneWayTime, u64)>,
-    /// The delay of the first small datagram, and the sum of the others' excess over it in nanoseconds.
+    /// The delay of the first small datagram, and the sum of the others' excess over it in nanoseconds, without those
+    /// behind the first large one.
     others: Option<(OneWayTime, i64)>,
     smalls: u32,
     last: Option<(Time, OneWayTime)>,
@@ -58,7 +59,7 @@ impl LinkRate {
                 && bytes >= MIN_LARGE;
             self.pair = is_pair.then(|| Rate::of(bytes, dispersion)).or(self.pair);
         }
-        if bytes <= MAX_SMALL && !self.waited(sent) {
+        if bytes <= MAX_SMALL && !self.is_behind_first_large(sent) {
             let (first, sum) = self.others.unwrap_or((delay, 0));
             (self.others, self.smalls) = (Some((first, sum.saturating_add(delay.minus(first)))), self.smalls + 1);
         }
@@ -70,7 +71,7 @@ impl LinkRate {
         *fastest = Some(fastest.map_or((delay, bytes), |old| old.min((delay, bytes))));
         if bytes >= MIN_LARGE {
             self.first_large.get_or_insert((sent, delay));
-            if !self.waited(sent) {
+            if !self.is_behind_first_large(sent) {
                 self.second_large = SecondLarge::Arrived;
             }
         }
@@ -78,10 +79,10 @@ impl LinkRate {
     }
 
     /// Returns true if a datagram that left at `sent` is the first large one, or waited behind it.
-    fn waited(&self, sent: Time) -> bool {
+    fn is_behind_first_large(&self, sent: Time) -> bool {
         let Some((first_sent, first)) = self.first_large else { return false };
-        let fastest = self.small.map_or(first, |(small, _)| small);
-        sent >= first_sent && sent.since(first_sent) <= first.beyond(fastest)
+        let small = self.small.map_or(first, |(small, _)| small);
+        sent >= first_sent && sent.since(first_sent) <= first.beyond(small)
     }
 
     fn measure(&mut self) -> Option<Rate> {

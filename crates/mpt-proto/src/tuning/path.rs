@@ -150,7 +150,8 @@ pub mod packet_pair {
     /// not measured.
     pub const MIN_JITTER_RATIO: u32 = 4;
     /// Minimum of this ratio at which one large datagram is enough; below it, two must have been late. With one, the
-    /// first path of the mixes 902/21 and 902/31 (104 and 59 Mbit/s) counted as one of 1.4 and 1 Mbit/s.
+    /// first path of the mixes 902/21 and 902/31 (104 and 59 Mbit/s) counted as one of 1.4 and 1 Mbit/s. The value is
+    /// chosen, not measured.
     pub const CERTAIN_JITTER_RATIO: u32 = 16;
 }
 
