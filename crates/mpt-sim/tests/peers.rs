@@ -147,6 +147,16 @@ fn a_peer_cannot_use_the_source_address_of_another() {
     assert_eq!(arrived, [1, 0], "each peer has its own counters");
 }
 
+/// A host without an address from DHCP has such a source. It is no mistake in `networks`.
+#[test]
+fn packets_with_the_address_of_a_link_are_counted_apart() {
+    let mut star = Star::new(&[&["10.77.1.0/24"], &["10.77.2.0/24"]]);
+    for source in [[169, 254, 3, 4], [0, 0, 0, 0]] {
+        assert_eq!(star.send_from_client(0, source), 0, "{source:?}");
+    }
+    assert_eq!((star.dropped(0, Dropped::LocalSource), star.dropped(0, Dropped::ForeignSource)), (2, 0));
+}
+
 /// 40 s of 8 Mbit/s to an unreachable peer exceed its queue; all peers share the TUN device.
 #[test]
 fn an_unreachable_peer_does_not_block_others() {

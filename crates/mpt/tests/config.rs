@@ -371,6 +371,8 @@ fn frequent_mistakes_get_the_hint_that_solves_them() {
     assert!(remote("2001:db8::7:4754").contains("if 4754 is the port: \"[2001:db8::7]:4754\""));
     assert_eq!(remote("2001:db8::7"), "");
     assert!(path("role = 'backup'").contains("did you mean \"standby\"?"));
+    assert!(problems("port =").contains("port has no value: write one, or remove the line"));
+    assert!(problems("port = # the default").contains("port has no value"));
     assert!(problems("interface = \u{201c}mpt0\u{201d}").contains("these are typographic quotes"));
     assert!(problems("address = [\u{201e}10.77.0.1/24\u{201c}]").contains("these are typographic quotes"));
     let wireguard = problems("[Interface]\nPrivateKey = x\nAddress = 10.77.0.2/24\n[Peer]\nAllowedIPs = ::/0\n");

@@ -141,6 +141,12 @@ fn a_host_that_lacks_something_is_not_changed() {
     fails(Host::B, "", &["setup", "server"], &["no route to the Internet", "--address"]);
     fails(Host::B, "", &[&setup[..], &["--network", "192.168.11.128/25"]].concat(), &["overlaps with 192.168.11.2/24"]);
     fails(Host::B, "", &[&setup[..], &["--network", "10.9.0.1/32"]].concat(), &["no room"]);
+    fails(
+        Host::B,
+        "",
+        &[&setup[..], &["--network", "10.9.0.5/24"]].concat(),
+        &["10.9.0.5/24 has bits beyond", "--network 10.9.0.0/24"],
+    );
     fails(Host::B, "", &[&setup[..], &["--name", "eth1"]].concat(), &["interface eth1", "--name"]);
     let line = scene.set_up(&[]);
     fails(Host::B, "", &[&setup[..], &["--name", "other"]].concat(), &["port 4754 is in use", "--port"]);

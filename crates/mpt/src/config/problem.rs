@@ -332,6 +332,9 @@ impl<'t> ProblemLog<'t> {
     fn quotes(&self, line: usize) -> Option<String> {
         let (key, value) = self.text.lines().nth(line - self.base - 1)?.split_once('=')?;
         let (key, value) = (key.trim(), value.trim());
+        if value.is_empty() || value.starts_with('#') {
+            return Some(format!("{key} has no value: write one, or remove the line"));
+        }
         if value.contains(['\u{201c}', '\u{201d}', '\u{201e}', '\u{2018}', '\u{2019}', '\u{ab}', '\u{bb}']) {
             return Some("these are typographic quotes; write \"".to_owned());
         }
@@ -340,7 +343,7 @@ impl<'t> ProblemLog<'t> {
         }
         let is_word = |c: char| c.is_ascii_alphanumeric() || ".:/-_".contains(c);
         let number = value.parse::<f64>().is_ok();
-        let bare = !value.is_empty() && !number && value.chars().all(is_word);
+        let bare = !number && value.chars().all(is_word);
         bare.then(|| format!("put the value in quotes: {key} = {value:?}"))
     }
 }

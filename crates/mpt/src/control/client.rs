@@ -228,8 +228,11 @@ fn find_only(directory: &RunDir) -> Result<String, Failure> {
         [name] => Ok(name.clone()),
         [] => match &directory.names()[..] {
             [] => Err(not_running("no tunnel is running", &[])),
-            left => Err(Failure::new(format!("no tunnel is running; {} ended without cleaning up", left.join(", ")))
-                .hint(format!("mpt up FILE starts it again; mpt down {} removes what it has left", left[0]))),
+            left => Err(Failure::new(format!(
+                "no tunnel is running; {} has a kill switch without a tunnel, or ended without cleaning up",
+                left.join(", ")
+            ))
+            .hint(format!("mpt up FILE starts it; mpt down {} removes what is left of it", left[0]))),
         },
         names => Err(Failure::new(format!("{} tunnels are running", names.len()))
             .hint(format!("name one of them: {}", names.join(", ")))),

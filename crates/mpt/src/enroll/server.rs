@@ -168,12 +168,16 @@ impl ServerArgs {
             return Err(Failure::new("--network takes one network of each IP version"));
         }
         for net in &self.network {
+            if *net != net.trunc() {
+                let failure = Failure::new(format!("the network {net} has bits beyond its prefix length"));
+                return Err(failure.hint(format!("--network {}", net.trunc())));
+            }
             if let Some(other) = overlapping(net) {
                 let failure = Failure::new(format!("the network {net} overlaps with {other}, which this host has"));
                 return Err(failure.hint("choose another --network"));
             }
         }
-        Ok(self.network.iter().map(IpNet::trunc).collect())
+        Ok(self.network.clone())
     }
 
     fn config(&self, key: &KeyPair, networks: &[IpNet]) -> Result<Zeroizing<String>, Failure> {

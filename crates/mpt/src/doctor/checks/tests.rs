@@ -52,6 +52,9 @@ fn the_reference_has_a_row_for_each_check_and_no_other() {
 fn a_host_without_a_fault_has_no_finding() {
     assert_eq!(names(&facts()), [""; 0]);
     assert_eq!(names(&Facts::default()), ["running"]);
+    // A file with a mistake does not say which tunnel is to run.
+    let broken = Config::Broken("mpt0.toml".into(), Vec::new());
+    assert_eq!(names(&Facts { config: broken, ..Facts::default() }), [""; 0]);
 }
 
 #[test]

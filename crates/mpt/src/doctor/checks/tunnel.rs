@@ -28,7 +28,9 @@ pub fn configuration(facts: &Facts) -> Outcome {
 
 pub fn running(facts: &Facts) -> Outcome {
     let name = &facts.interface;
-    if matches!(facts.control, Control::Refused(_)) && !facts.is_root {
+    // A file with a mistake does not say which interface it is for.
+    let is_unknown = matches!(facts.config, Config::Broken(..)) && name.is_empty();
+    if is_unknown || (matches!(facts.control, Control::Refused(_)) && !facts.is_root) {
         return None;
     }
     Some(match &facts.control {
