@@ -51,6 +51,8 @@ pub struct InnerRtt {
 struct AckFlow {
     held: Vec<SuperPacket>,
     started: Time,
+    /// It is in its first round trips. A path that becomes slower later does not make it young again.
+    is_young: bool,
     last_ack: Time,
     /// Time of its last batch.
     last_batch: Option<Time>,
@@ -160,6 +162,7 @@ impl AckFlow {
         Self {
             held: Vec::new(),
             started: now,
+            is_young: true,
             last_ack: now,
             last_batch: None,
             next_conforming: Time::START,
@@ -172,13 +175,16 @@ impl AckFlow {
     /// Sets the interval between batches; returns the time until which the flow is young.
     fn update(&mut self, now: Time, rtt: InnerRtt) -> Time {
         if now.since(self.last_ack) > FLOW_IDLE {
-            (self.started, self.round) = (now, SenderRound::default());
+            (self.started, self.is_young, self.round) = (now, true, SenderRound::default());
         }
         self.last_ack = now;
         let InnerRtt { in_use, usable, fastest } = rtt;
         let young_until = self.started + usable * STARTUP_RTTS;
-        self.spacing = if now < young_until { (in_use / ACKS_PER_RTT).max(MIN_SPACING) } else { MIN_SPACING };
-        self.round_limit = if now < young_until { usable + fastest / ROUND_MARGIN } else { Duration::ZERO };
+        self.is_young &= now < young_until;
+        (self.spacing, self.round_limit) = match self.is_young {
+            true => ((in_use / ACKS_PER_RTT).max(MIN_SPACING), usable + fastest / ROUND_MARGIN),
+            false => (MIN_SPACING, Duration::ZERO),
+        };
         young_until
     }
 
@@ -329,10 +335,15 @@ mod tests {
     /// Returns the number of batches from `from` to `until` in milliseconds, with an ACK every quarter of a
     /// millisecond.
     fn batches(ack_filter: &mut AckFilter, from: u64, until: u64) -> usize {
+        batches_over(RTT, ack_filter, from, until)
+    }
+
+    fn batches_over(path: Duration, ack_filter: &mut AckFilter, from: u64, until: u64) -> usize {
         let sent = (from * 4..until * 4).filter(|quarter| {
             let now = at(quarter * 250);
             let due = ack_filter.due().is_some_and(|due| due <= now);
-            due && !release(ack_filter, now).is_empty() || is_sent(ack_filter, now, ack(*quarter as u32))
+            let verdict = |filter: &mut AckFilter| filter.on_packet(now, 7, ack(*quarter as u32), || rtt(path));
+            due && !release(ack_filter, now).is_empty() || matches!(verdict(ack_filter), FilterVerdict::Send(_))
         });
         sent.count()
     }
@@ -345,6 +356,15 @@ mod tests {
         batches(&mut ack_filter, 1_040, 1_300);
         assert_eq!(batches(&mut ack_filter, 1_300, 1_700), 160, "slow start is over");
         assert_eq!(batches(&mut ack_filter, 4_000, 4_040), 9, "the held ACK is sent, and the flow is young again");
+    }
+
+    /// Here the flow had three ACKs in a second, until it ended.
+    #[test]
+    fn a_path_that_becomes_slower_does_not_make_a_flow_young_again() {
+        let mut ack_filter = AckFilter::default();
+        batches(&mut ack_filter, 0, 1_300);
+        assert_eq!(batches(&mut ack_filter, 1_300, 1_700), 160);
+        assert_eq!(batches_over(RTT * 4, &mut ack_filter, 1_700, 2_100), 160);
     }
 
     /// Returns an ACK for the bytes before `number`, sent at `ms`, and data that begins there and echoes that
