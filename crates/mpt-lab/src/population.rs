@@ -22,9 +22,12 @@ pub(crate) struct PopulationArgs {
     /// Number of the first mix.
     #[arg(long, default_value_t = 0)]
     first: usize,
-    /// Seed of the mixes and of the random numbers of each run. Reports use seeds that tuning did not use.
+    /// Seed of the mixes. Reports use seeds that tuning did not use.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Seed of the random numbers of each run [default: that of the mixes].
+    #[arg(long)]
+    run_seed: Option<u64>,
     /// Length of each run.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     seconds: u64,
@@ -62,8 +65,10 @@ pub(crate) fn run(args: &PopulationArgs) -> Result<(), Box<dyn Error>> {
     if args.accept {
         return accept_population();
     }
+    let run_seed = args.run_seed.unwrap_or(args.seed);
     let population = Population {
         seed: Seed(args.seed),
+        run_seed: Seed(run_seed),
         length: Duration::from_secs(args.seconds),
         parts: args.parts,
         call: args.call,
@@ -80,7 +85,7 @@ pub(crate) fn run(args: &PopulationArgs) -> Result<(), Box<dyn Error>> {
         text += &format!("{}\n", report::line(outcome));
     }
     text += &report::table(&outcomes);
-    text += &report::worst(&outcomes, args.seed, args.seconds);
+    text += &report::worst(&outcomes, [args.seed, run_seed], args.seconds);
     if let Some(file) = &args.picture {
         chart::draw(file, &[report::chart(&outcomes)])?;
         text += &format!("\npicture: {}\n", file.display());

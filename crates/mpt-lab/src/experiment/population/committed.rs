@@ -22,6 +22,7 @@ pub fn compute(numbers: impl IntoIterator<Item = usize>, progress: &(dyn Fn(usiz
     let (seed, length) = (Seed(1_000), Duration::from_secs(10));
     let population = Population {
         seed,
+        run_seed: seed,
         length,
         parts: false,
         call: false,

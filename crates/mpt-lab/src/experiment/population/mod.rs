@@ -25,8 +25,10 @@ use std::time::Duration;
 /// Parameters of the runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Population {
-    /// Seed of the mixes, and of the random numbers of each run.
+    /// Seed of the mixes.
     pub seed: Seed,
+    /// Seed of the random numbers of each run.
+    pub run_seed: Seed,
     /// Length of a run.
     pub length: Duration,
     /// Also runs MPT over each single path and over all paths but one.
@@ -177,7 +179,7 @@ impl Population {
             case,
             mode: Mode::Native,
             tuning: self.tuning,
-            seed: self.seed,
+            seed: self.run_seed,
             length: self.length,
             quick: true,
             offset: Duration::ZERO,
@@ -254,6 +256,7 @@ mod tests {
         let length = Duration::from_secs(2);
         let population = Population {
             seed: Seed(5),
+            run_seed: Seed(6),
             length,
             parts: true,
             call: true,
@@ -281,8 +284,8 @@ mod tests {
             assert_eq!(report::line(&again[0]), report::line(outcome));
             let table = report::table(&again);
             assert!(table.contains("of the ceiling") && table.contains("of MPT over a part of the paths"), "{table}");
-            let trace = format!("mpt-lab trace population/5/{number} --seed 5 --seconds 2");
-            assert!(report::worst(&again, 5, 2).contains(&trace));
+            let trace = format!("mpt-lab trace population/5/{number} --seed 6 --seconds 2");
+            assert!(report::worst(&again, [5, 6], 2).contains(&trace));
         }
     }
 

@@ -131,9 +131,10 @@ pub fn table(outcomes: &[MixOutcome]) -> String {
 }
 
 /// Returns the cases with the least share of the ceiling, with their links and the command that repeats them. Those
-/// with the longest pages and with the latest starts after idle follow, if these were measured.
-pub fn worst(outcomes: &[MixOutcome], seed: u64, seconds: u64) -> String {
-    let mut text = cases(&worst_by(outcomes, |outcome| Some(-outcome.share())), seed, seconds);
+/// with the longest pages and with the latest starts after idle follow, if these were measured. `seeds` are those of
+/// the mixes and of the runs.
+pub fn worst(outcomes: &[MixOutcome], seeds: [u64; 2], seconds: u64) -> String {
+    let mut text = cases(&worst_by(outcomes, |outcome| Some(-outcome.share())), seeds, seconds);
     let lists: [(&str, Figure); 2] = [
         ("the longest pages, of the best path alone", |outcome| outcome.page.map(|page| page.of_best)),
         ("the latest starts after idle, of their limit", |outcome| {
@@ -143,7 +144,7 @@ pub fn worst(outcomes: &[MixOutcome], seed: u64, seconds: u64) -> String {
     for (title, figure) in lists {
         let order = worst_by(outcomes, figure);
         if !order.is_empty() {
-            let _ = writeln!(text, "\n{title}:\n{}", cases(&order, seed, seconds).trim_end());
+            let _ = writeln!(text, "\n{title}:\n{}", cases(&order, seeds, seconds).trim_end());
         }
     }
     text
@@ -157,7 +158,7 @@ fn worst_by(outcomes: &[MixOutcome], figure: Figure) -> Vec<&MixOutcome> {
     order.into_iter().take(WORST).map(|(_, outcome)| outcome).collect()
 }
 
-fn cases(outcomes: &[&MixOutcome], seed: u64, seconds: u64) -> String {
+fn cases(outcomes: &[&MixOutcome], [seed, run_seed]: [u64; 2], seconds: u64) -> String {
     let mut text = String::new();
     for outcome in outcomes {
         let _ = writeln!(text, "\n{}", line(outcome));
@@ -168,8 +169,11 @@ fn cases(outcomes: &[&MixOutcome], seed: u64, seconds: u64) -> String {
             let paths: Vec<String> = part.paths.iter().map(|path| (path + 1).to_string()).collect();
             let _ = writeln!(text, "    MPT over {}: {:.1} Mbit/s", paths.join("+"), part.goodput);
         }
-        let _ =
-            writeln!(text, "    mpt-lab trace population/{seed}/{} --seed {seed} --seconds {seconds}", outcome.number);
+        let _ = writeln!(
+            text,
+            "    mpt-lab trace population/{seed}/{} --seed {run_seed} --seconds {seconds}",
+            outcome.number
+        );
     }
     text
 }
