@@ -55,12 +55,12 @@ impl Bandwidth {
         self.rate = rate.bytes() as f64;
     }
 
-    /// Processes a sample. `busy`: the sample shows that the bottleneck was busy. `use_recent`: the rate over half a
-    /// round trip raises the estimate, too.
-    pub fn on_ack(&mut self, ack: &AckSample, busy: bool, use_recent: bool) {
+    /// Processes a sample. `busy`: the sample shows that the bottleneck was busy. `low_jitter`: jitter is low enough to
+    /// use the rate over half a round trip.
+    pub fn on_ack(&mut self, ack: &AckSample, busy: bool, low_jitter: bool) {
         let Some(sample) = ack.rate else { return };
         let rate = sample.rate.bytes() as f64 * (1.0 - overestimate(&sample, ack.jitter));
-        let recent = ack.recent.filter(|_| use_recent).map_or(0.0, |recent| recent.bytes() as f64);
+        let recent = ack.recent.filter(|_| low_jitter).map_or(0.0, |recent| recent.bytes() as f64);
         if !self.is_tracking() {
             self.rate = self.rate.max(rate).max(recent);
         }

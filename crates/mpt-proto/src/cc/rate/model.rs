@@ -198,7 +198,7 @@ impl PathModel {
         let (queue, target) = (self.delay.queue(), self.delay.target());
         // An app-limited flow's samples cover few packets: they need a clear queue as evidence.
         let threshold = if ack.app_limited { target * 2 } else { target / 4 };
-        self.bandwidth.on_ack(ack, stretched && queue > threshold, self.uses_recent_rate());
+        self.bandwidth.on_ack(ack, stretched && queue > threshold, self.delay.is_low_jitter());
         // With high jitter, late packets of an app-limited burst are no evidence of a queue.
         let is_evidence = self.delay.is_low_jitter() || !ack.app_limited;
         if queue > target * 2 && is_evidence {
@@ -209,14 +209,6 @@ impl PathModel {
         if matches!(self.phase, Phase::Cruise { .. }) {
             self.cruised.1 = ack.now;
         }
-    }
-
-    /// Returns true if a rate over half a round trip may raise the estimate. In a bottleneck whose queue becomes empty
-    /// at times, such a rate is what another tunnel leaves while it drains. Of two tunnels, the one with the shorter
-    /// intervals between ACKs then kept up to four fifths of the link. A loss-based flow leaves a queue that stands,
-    /// and without such rates it has three quarters of the link.
-    fn uses_recent_rate(&self) -> bool {
-        self.delay.is_low_jitter() && (self.is_starting() || self.delay.has_standing_queue())
     }
 
     /// Applies the phase changes that do not wait for the end of a round.
@@ -421,8 +413,6 @@ mod tests {
         now: Time,
         jitter: Duration,
         peak: Rate,
-        /// The rate over half a round trip, as a multiple of that over a whole one.
-        recent: f64,
     }
 
     impl Bench {
@@ -432,7 +422,6 @@ mod tests {
                 now: Time::START,
                 jitter: Duration::ZERO,
                 peak: Rate::ZERO,
-                recent: 1.0,
             }
         }
 
@@ -460,7 +449,7 @@ mod tests {
                 sojourn: RTT,
                 queue,
                 rate: Some(sample),
-                recent: Some(Rate::from_bits((rate.bits() as f64 * self.recent) as u64)),
+                recent: Some(rate),
                 jitter: self.jitter,
                 peak: self.peak,
                 ..AckSample::default()
@@ -569,19 +558,6 @@ mod tests {
         (0..20).for_each(|_| bench.round(50, Duration::from_millis(30), false));
         assert_eq!(bench.path.delay.queue(), Duration::ZERO);
         assert_eq!(bench.path.delay.base(), RTT + Duration::from_millis(30));
-    }
-
-    #[test]
-    fn a_rate_over_half_a_round_trip_raises_the_estimate_only_beside_a_standing_queue() {
-        for (queue, estimate) in [(Duration::ZERO, 50), (Duration::from_millis(30), 60)] {
-            let mut bench = Bench::new();
-            (0..8).for_each(|_| bench.round(50, Duration::ZERO, false));
-            (0..20).for_each(|_| bench.round(50, queue, false));
-            assert!(!bench.path.is_starting());
-            bench.recent = 1.2;
-            bench.ack(50, queue, false, false);
-            assert_eq!(bench.mbit(), estimate);
-        }
     }
 
     #[test]

@@ -117,11 +117,6 @@ impl QueueEstimate {
         self.half_window_at.is_some_and(|at| now.since(at) > HALF_WINDOW_INTERVAL)
     }
 
-    /// Returns true if other flows keep a queue. One that has gone decays over several rounds.
-    pub fn has_standing_queue(&self) -> bool {
-        self.standing_queue > self.target_queue() / 2
-    }
-
     /// Returns our queue.
     pub fn queue(&self) -> Duration {
         self.queue.saturating_sub(self.standing_queue)
