@@ -338,11 +338,11 @@ mod tests {
         batches_over(RTT, ack_filter, from, until)
     }
 
-    fn batches_over(path: Duration, ack_filter: &mut AckFilter, from: u64, until: u64) -> usize {
+    fn batches_over(path_rtt: Duration, ack_filter: &mut AckFilter, from: u64, until: u64) -> usize {
         let sent = (from * 4..until * 4).filter(|quarter| {
             let now = at(quarter * 250);
             let due = ack_filter.due().is_some_and(|due| due <= now);
-            let verdict = |filter: &mut AckFilter| filter.on_packet(now, 7, ack(*quarter as u32), || rtt(path));
+            let verdict = |filter: &mut AckFilter| filter.on_packet(now, 7, ack(*quarter as u32), || rtt(path_rtt));
             due && !release(ack_filter, now).is_empty() || matches!(verdict(ack_filter), FilterVerdict::Send(_))
         });
         sent.count()
@@ -358,7 +358,7 @@ mod tests {
         assert_eq!(batches(&mut ack_filter, 4_000, 4_040), 9, "the held ACK is sent, and the flow is young again");
     }
 
-    /// Here the flow had three ACKs in a second, until it ended.
+    /// While it did, a flow had three ACKs in a second until its end.
     #[test]
     fn a_path_that_becomes_slower_does_not_make_a_flow_young_again() {
         let mut ack_filter = AckFilter::default();
