@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`ack_filter`] | sends fewer ACKs of young TCP flows, so that slow start does not end early |
 //! | [`ack_delay`] | delays ACKs that return early on paths with jitter, so that the minimum RTT can be sustained |
+//! | [`window_limit`] | limits the receive window in ACKs, so that a queue does not exceed its target |
 //! | [`udp_shaper`] | limits bursts of UDP that reordering releases, so that a socket's buffer holds them |
 //! | [`clamp_mss`] | lowers the MSS of a SYN to the tunnel's MTU |
 //!
@@ -12,6 +13,7 @@
 pub mod ack_delay;
 pub mod ack_filter;
 pub mod udp_shaper;
+pub mod window_limit;
 
 use std::collections::VecDeque;
 
@@ -22,6 +24,7 @@ use crate::tuning::{Heuristic, Tuning};
 use ack_delay::AckDelay;
 use ack_filter::AckFilter;
 use udp_shaper::UdpShaper;
+use window_limit::WindowLimit;
 
 /// The state of the rules for one peer.
 #[derive(Debug, Default)]
@@ -33,6 +36,8 @@ pub struct Inner {
     pub ack_delay: AckDelay,
     /// Shapes UDP on the way in.
     pub udp_shaper: UdpShaper,
+    /// Limits receive windows on the way in.
+    pub window_limit: WindowLimit,
 }
 
 /// Delivers the packets of one bucket to the TUN device, through the rules.
@@ -83,6 +88,7 @@ impl Inner {
     pub fn shrink(&mut self) {
         self.udp_shaper.shrink();
         self.ack_delay.shrink();
+        self.window_limit.shrink();
     }
 }
 

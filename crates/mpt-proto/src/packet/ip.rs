@@ -35,6 +35,17 @@ pub struct Ip {
     pub destination: IpAddr,
 }
 
+/// Flags of a TCP segment (RFC 9293 section 3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpFlags {
+    /// It begins a connection.
+    pub syn: bool,
+    /// Its acknowledgement number is valid.
+    pub ack: bool,
+    /// It resets the connection.
+    pub rst: bool,
+}
+
 /// IP protocol number of TCP.
 pub const TCP: u8 = 6;
 /// IP protocol number of UDP.
@@ -115,6 +126,12 @@ impl Ip {
             .is_some_and(|(offset, flags)| *flags == ACK && self.transport + usize::from(offset >> 4) * 4 == self.total)
     }
 
+    /// Returns the flags of a TCP segment with room for the fixed header.
+    pub fn tcp_flags(&self, bytes: &[u8]) -> Option<TcpFlags> {
+        let flags = *bytes.get(self.transport + 13).filter(|_| self.has_tcp_header())?;
+        Some(TcpFlags { syn: flags & SYN != 0, ack: flags & ACK != 0, rst: flags & RST != 0 })
+    }
+
     /// Returns true for a TCP segment with SYN and ACK.
     pub fn is_syn_ack(&self, bytes: &[u8]) -> bool {
         let flags = bytes.get(self.transport + 13).filter(|_| self.protocol == TCP && !self.fragment);
@@ -174,6 +191,7 @@ pub fn set_tos(bytes: &mut [u8], version: Version, tos: u8) {
 /// The TCP flags with ACK only.
 const ACK: u8 = 0x10;
 const SYN: u8 = 0x02;
+const RST: u8 = 0x04;
 
 fn sum_of(octets: &[u8]) -> u64 {
     super::checksum::sum(0, octets)

@@ -8,11 +8,13 @@ pub mod mark;
 mod mss;
 mod offload;
 mod superpacket;
+mod tcp_option;
 
 pub use coalesce::{Coalescer, Merge, TunWrite, complete_tcp};
 pub use mss::clamp_mss;
 pub use offload::{Checksum, Offload, Segmentation, SegmentationKind};
 pub use superpacket::{ChecksumState, MAX_SUPER_PACKET, SuperPacket};
+pub(crate) use tcp_option::tcp_option;
 
 /// Returns the big-endian 16-bit word at `offset`.
 pub(crate) fn read_u16(bytes: &[u8], offset: usize) -> u16 {

@@ -2,7 +2,7 @@
 //! MTU discovery is broken (RFC 9293 section 3.7.1, RFC 2923 section 2.1).
 
 use super::ip::{Ip, TCP, Version};
-use super::{checksum, read_u16, write_u16};
+use super::{checksum, read_u16, tcp_option, write_u16};
 
 /// Lowers the MSS option of a TCP SYN to what fits `mtu`. Other packets are not changed.
 ///
@@ -15,7 +15,8 @@ pub fn clamp_mss(ip: &Ip, packet: &mut [u8], mtu: usize, checksum_is_partial: bo
     }
     let headers = 20 + if ip.version == Version::V4 { 20 } else { 40 };
     let limit = mtu.saturating_sub(headers).min(usize::from(u16::MAX)) as u16;
-    let Some(at) = mss_value(&packet[ip.transport..ip.total]).map(|at| ip.transport + at) else { return };
+    let value = tcp_option(&packet[ip.transport..ip.total], MSS).filter(|value| value.len() == 2);
+    let Some(at) = value.map(|value| ip.transport + value.start) else { return };
     let old = read_u16(packet, at);
     if old <= limit {
         return;
@@ -31,21 +32,4 @@ pub fn clamp_mss(ip: &Ip, packet: &mut [u8], mtu: usize, checksum_is_partial: bo
 }
 
 const SYN: u8 = 0x02;
-const OPTION_END: u8 = 0;
-const OPTION_NOP: u8 = 1;
-const OPTION_MSS: u8 = 2;
-
-/// Returns the offset of the value of the MSS option in a TCP header.
-fn mss_value(tcp: &[u8]) -> Option<usize> {
-    let end = usize::from(tcp.get(12)? >> 4) * 4;
-    let mut at = 20;
-    while at < end.min(tcp.len()) {
-        match tcp[at] {
-            OPTION_END => return None,
-            OPTION_NOP => at += 1,
-            OPTION_MSS => return (tcp.get(at + 1) == Some(&4) && at + 4 <= end.min(tcp.len())).then_some(at + 2),
-            _ => at += usize::from(*tcp.get(at + 1)?).max(2),
-        }
-    }
-    None
-}
+const MSS: u8 = 2;

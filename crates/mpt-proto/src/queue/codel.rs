@@ -12,6 +12,7 @@
 use std::time::Duration;
 
 use crate::time::Time;
+use crate::tuning::queue::codel::LIMITED_FACTOR;
 
 /// CoDel's two parameters.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +21,15 @@ pub(super) struct CodelParams {
     pub target: Duration,
     /// Time for which the delay may exceed the target: a round trip of the flows in the queue.
     pub interval: Duration,
+}
+
+impl CodelParams {
+    /// Returns the parameters for a flow whose receive window this end limits. It has a longer queue only if it
+    /// disregards the limit, or if the paths' rates fell.
+    pub fn of_limited_flow(self) -> Self {
+        let target = self.target * LIMITED_FACTOR;
+        Self { target, interval: self.interval + target - self.target }
+    }
 }
 
 /// CoDel's state of one queue. Names as in the RFC.

@@ -19,6 +19,8 @@ pub(super) struct FlowQueue {
     pub deficit: i64,
     pub list: List,
     codel: Codel,
+    /// The receive window limits this queue, so CoDel drops only at a multiple of its target.
+    pub limited: bool,
     /// CoDel's decision for the packet at the front.
     codel_action: Option<CodelAction>,
     /// Packets behind the front that have left ahead of it.
@@ -119,6 +121,7 @@ impl FlowQueue {
     pub fn run_codel(&mut self, slab: &Slab, now: Time, params: CodelParams) -> Option<CodelAction> {
         let first = slab.front(&self.chain)?;
         if self.codel_action.is_none() {
+            let params = if self.limited { params.of_limited_flow() } else { params };
             let behind = self.backlog - first.packet.len_of(self.next);
             let should_drop = self.codel.should_drop(now, first.arrived, behind, params);
             self.codel_action = Some(match first.packet.ip().tos & ecn::MASK {
@@ -179,5 +182,6 @@ impl FlowQueue {
     /// Records that the flow had its turn and was empty.
     pub fn on_empty(&mut self) {
         self.codel.on_empty();
+        self.limited = false;
     }
 }

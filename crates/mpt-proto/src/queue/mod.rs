@@ -230,6 +230,27 @@ impl Queue {
         }
     }
 
+    /// Notes that the receive window of the flow in `bucket` is limited, until its queue is empty.
+    pub fn set_limited(&mut self, bucket: u16) {
+        if let Some(flow) = self.buckets.get_mut(usize::from(bucket)) {
+            flow.limited = true;
+        }
+    }
+
+    /// Returns CoDel's target.
+    pub fn target(&self) -> Duration {
+        match self.aqm {
+            Aqm::Off => Duration::MAX,
+            Aqm::CoDel { target, .. } => target,
+        }
+    }
+
+    /// Returns the bytes that wait in a bucket, and how many flows take turns with it, including itself.
+    pub fn backlog(&mut self, bucket: u16) -> (usize, usize) {
+        let backlog = self.buckets.get(usize::from(bucket)).map_or(0, |flow| flow.backlog);
+        (backlog, self.tiers.active_flows(bucket))
+    }
+
     /// Returns true if a super-packet of any length fits.
     pub fn has_room(&self) -> bool {
         self.allocated + MAX_SUPER_PACKET <= self.limit

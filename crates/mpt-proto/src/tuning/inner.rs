@@ -28,6 +28,21 @@ pub mod ack_filter {
     pub const MIN_RTT: Duration = Duration::from_millis(20);
 }
 
+/// The window limit.
+pub mod window_limit {
+    use std::time::Duration;
+
+    /// The least window: the initial one of ten segments (RFC 6928), so that a flow never waits for a window with
+    /// nothing on the way.
+    pub const MIN_WINDOW: i64 = 14_600;
+    /// Bytes from which on a flow is limited. Requests are shorter, so the ACKs at the end that receives are not looked
+    /// at. Chosen, not measured.
+    pub const MIN_SENT: u32 = 16 << 10;
+    /// Time after the last data of such a flow in which ACKs are looked at. A sender repeats data sooner, so an ACK that
+    /// is later acknowledges nothing. Chosen, not measured.
+    pub const ACTIVE: Duration = Duration::from_secs(10);
+}
+
 /// The ACK delay.
 pub mod ack_delay {
     /// Send times remembered per flow and RTT: a delayed ACK is early by at most RTT / 64. Chosen, not measured.

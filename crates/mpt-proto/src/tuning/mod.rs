@@ -49,6 +49,8 @@ pub enum Heuristic {
     SenderRounds,
     /// Lets a flow's queue stand for 3/4 of its round trip or 1.5 times the spread of the paths' delays.
     QueueTarget,
+    /// Limits the receive window in inner ACKs, so that a flow's queue does not exceed its target.
+    WindowLimit,
     /// Lets the queue stand longer for 30 s after the paths' rates fell.
     RateShortage,
     /// Gives a slow path packets from further behind in the queue.
@@ -103,6 +105,7 @@ impl Heuristic {
         ("ack_filter", Self::AckFilter),
         ("sender_rounds", Self::SenderRounds),
         ("queue_target", Self::QueueTarget),
+        ("window_limit", Self::WindowLimit),
         ("rate_shortage", Self::RateShortage),
         ("send_ahead", Self::SendAhead),
         ("idle_probes", Self::IdleProbes),

@@ -309,6 +309,9 @@ impl Native {
             common.discard_stale(now);
         }
         self.inner.ack_delay.on_sent(now, &packet);
+        if self.tuning.has(Heuristic::WindowLimit) && self.inner.window_limit.on_sent(now, bucket, &packet) {
+            common.queue.set_limited(bucket);
+        }
         if !self.tuning.has(Heuristic::AckFilter) {
             return common.enqueue(now, bucket, packet);
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Native;
 use super::outcomes::Outcomes;
 use super::resolve::Arrival;
+use super::snapshot;
 use crate::crypto::association::Opened;
 use crate::crypto::replay;
 use crate::datagram::RecvMeta;
@@ -20,6 +21,7 @@ use crate::path::ack_generator::{AckEliciting, AckGenerator};
 use crate::peer::{Common, Turn};
 use crate::repair::FlowSeq;
 use crate::time::Time;
+use crate::tuning::Heuristic;
 use crate::tuning::path::packet_pair::MIN_LARGE;
 use crate::tuning::peer::native::{ACK_STEPS, FRAME_STEPS, MAX_STEPS, PACKET_STEPS};
 use crate::tuning::reorder::native::MAX_SKIP;
@@ -261,6 +263,13 @@ impl Native {
             DataForm::PartialChecksum => return Err(Dropped::Malformed),
             DataForm::Complete | DataForm::OffersContext => ChecksumState::Final,
         };
+        let limited;
+        if self.tuning.has(Heuristic::WindowLimit) {
+            let Self { inner, snapshots, .. } = self;
+            let room = |bucket| snapshot::queue_room(snapshots, &mut common.queue, bucket);
+            limited = inner.window_limit.on_arrival(turn.now, &ip, packet, checksum, room);
+            packet = limited.as_deref().unwrap_or(packet);
+        }
         let seq = FlowSeq { bucket, sequence };
         let may_hold = self.may_hold();
         let Self { reordering, inner, trace, .. } = self;

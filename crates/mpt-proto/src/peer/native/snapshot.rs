@@ -10,6 +10,7 @@ use crate::inner::ack_filter::InnerRtt;
 use crate::path::PathTable;
 use crate::path::sent_packets::Payload;
 use crate::peer::{Common, Turn};
+use crate::queue::Queue;
 use crate::sched::PathSnapshot;
 use crate::sched::reserve::Reprobe;
 use crate::time::{Rate, Time};
@@ -269,16 +270,23 @@ impl Native {
 }
 
 /// Returns the RTTs of the inner flows without our queues. A packet takes the slowest path, because order is restored,
-/// with its jitter, and the ACK the fastest one: half of the RTT of each.
+/// with its jitter. The ACK takes the fastest one, as do the peer's ACKs, so the RTT of the slowest path contains it.
 pub(super) fn inner_rtt(now: Time, paths: &PathTable<NativePath>) -> InnerRtt {
     let known = paths.iter().filter(|path| path.estimator.rtt().is_known());
     let rtt = |path: &NativePath| path.estimator.inbound_rtt();
     let fastest = known.clone().map(rtt).min().unwrap_or_default();
-    let over = |slowest: Option<Duration>| (slowest.unwrap_or(fastest) + fastest) / 2;
     let brings_data = |path: &&NativePath| path.last_data_received.is_some_and(|at| now.since(at) <= rtt(path));
-    let in_use = over(known.clone().filter(brings_data).map(rtt).max());
-    let usable = over(known.filter(|path| path.base.is_up() && !path.is_reserve()).map(rtt).max());
+    let in_use = known.clone().filter(brings_data).map(rtt).max().unwrap_or(fastest);
+    let usable = known.filter(|path| path.base.is_up() && !path.is_reserve()).map(rtt).max().unwrap_or(fastest);
     InnerRtt { in_use, usable: usable.min(in_use + MAX_QUEUE_DELAY).max(in_use), fastest }
+}
+
+/// Returns how many bytes more than now the queue of a flow should hold: what its share of all paths sends within the
+/// queue's target.
+pub(super) fn queue_room(paths: &[PathSnapshot], queue: &mut Queue, bucket: u16) -> i64 {
+    let (backlog, flows) = queue.backlog(bucket);
+    let share = Rate::from_bytes(total_rate(paths) / flows as u64);
+    share.bytes_in(queue.target()).clamp(INITIAL_WINDOW, u32::MAX.into()) as i64 - backlog as i64
 }
 
 /// Returns the sum of the paths' rates, in bytes per second.

@@ -40,6 +40,10 @@ struct Round {
 }
 
 impl Cubic {
+    pub(super) fn in_slow_start(&self) -> bool {
+        self.window < self.threshold
+    }
+
     pub(super) fn new() -> Self {
         let round = Round::default();
         Self { window: INITIAL_WINDOW, threshold: f64::MAX, w_max: 0.0, epoch: None, round }

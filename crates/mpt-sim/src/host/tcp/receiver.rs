@@ -19,6 +19,8 @@ pub struct TcpSink {
     /// Ranges in the order of their last growth; the latest is reported first in SACK blocks.
     recent: VecDeque<u64>,
     duplicate: Option<Range>,
+    /// A SYN is to be answered.
+    accepts: bool,
     waiting: u32,
     at_once: bool,
     due: Option<Time>,
@@ -40,6 +42,7 @@ impl TcpSink {
             ranges_above: BTreeMap::new(),
             recent: VecDeque::new(),
             duplicate: None,
+            accepts: false,
             waiting: 0,
             at_once: false,
             due: None,
@@ -109,15 +112,22 @@ impl TcpSink {
 
 impl Host for TcpSink {
     fn handle(&mut self, now: Time, packet: &[u8]) {
-        if let Some(Segment::Data(number)) = Segment::decode(packet, self.mtu, self.next) {
-            if number <= self.acked {
-                self.echo = self.echo.max(timestamp(packet));
+        match Segment::decode(packet, self.mtu, self.next) {
+            Some(Segment::Data(number)) => {
+                if number <= self.acked {
+                    self.echo = self.echo.max(timestamp(packet));
+                }
+                self.on_segment(now, number);
             }
-            self.on_segment(now, number);
+            Some(Segment::Syn) => self.accepts = true,
+            Some(Segment::SynAck | Segment::Ack(..)) | None => {}
         }
     }
 
     fn poll(&mut self, now: Time) -> Option<Vec<u8>> {
+        if std::mem::take(&mut self.accepts) {
+            return Some(Segment::SynAck.encode(self.flow, self.mtu, now, self.echo));
+        }
         if !self.at_once && self.due.is_none_or(|due| due > now) {
             return None;
         }

@@ -14,6 +14,10 @@ pub(super) enum Segment {
     Data(u64),
     /// Cumulative acknowledgement and SACK ranges; the first range may report a duplicate (RFC 2883).
     Ack(u64, Vec<Range>),
+    /// The start of a connection.
+    Syn,
+    /// Its acceptance.
+    SynAck,
 }
 
 impl Segment {
@@ -25,21 +29,32 @@ impl Segment {
         let (len, seq, ack, sacks): (_, _, _, &[Range]) = match self {
             Self::Data(number) => (mtu, bytes(*number), 0, &[]),
             Self::Ack(next, sacks) => (HEADERS + sack_len(sacks), 0, bytes(*next), sacks),
+            Self::Syn => (HEADERS + 4, u32::MAX, 0, &[]),
+            Self::SynAck => (HEADERS + 4, u32::MAX, 0, &[]),
         };
         let mut packet = vec![0; len];
-        let from_source = matches!(self, Self::Data(_));
+        let (from_source, begins) =
+            (matches!(self, Self::Data(_) | Self::Syn), matches!(self, Self::Syn | Self::SynAck));
         ip_header(&mut packet, from_source);
-        let header = 32 + sack_len(sacks);
+        let header = if begins { 36 } else { 32 + sack_len(sacks) };
+        let flags = match self {
+            Self::Syn => SYN,
+            Self::SynAck => SYN | ACK,
+            Self::Data(_) | Self::Ack(..) => ACK,
+        };
         let (own, far) =
             if from_source { (source_port(flow), sink_port(flow)) } else { (sink_port(flow), source_port(flow)) };
         packet[20..22].copy_from_slice(&own.to_be_bytes());
         packet[22..24].copy_from_slice(&far.to_be_bytes());
         packet[24..28].copy_from_slice(&seq.to_be_bytes());
         packet[28..32].copy_from_slice(&ack.to_be_bytes());
-        packet[32..36].copy_from_slice(&[(header as u8 / 4) << 4, ACK, 0xff, 0xff]);
+        packet[32..36].copy_from_slice(&[(header as u8 / 4) << 4, flags, 0xff, 0xff]);
         packet[40..44].copy_from_slice(&[1, 1, 8, 10]);
         packet[44..48].copy_from_slice(&(now.since(Time::START).as_millis() as u32).to_be_bytes());
         packet[48..52].copy_from_slice(&echo.to_be_bytes());
+        if begins {
+            packet[52..56].copy_from_slice(&[1, 3, 3, WINDOW_SHIFT]);
+        }
         if !sacks.is_empty() {
             packet[52..56].copy_from_slice(&[1, 1, 5, 2 + 8 * sacks.len() as u8]);
             for ((from, to), place) in sacks.iter().zip(packet[56..].chunks_exact_mut(8)) {
@@ -61,6 +76,9 @@ impl Segment {
             Some(expected.checked_add_signed(distance)? / payload)
         };
         let port = u16::from_be_bytes(packet.get(20..22)?.try_into().ok()?);
+        if packet[9] == TCP && packet.get(33)? & SYN != 0 {
+            return Some(if port.is_multiple_of(2) { Self::Syn } else { Self::SynAck });
+        }
         if packet[9] != TCP || port.is_multiple_of(2) {
             return (packet[9] == TCP && packet.len() == mtu).then_some(Self::Data(number(24)?));
         }
@@ -69,6 +87,11 @@ impl Segment {
         let block = |i: usize| Some((number(56 + 8 * i)?, number(60 + 8 * i)?));
         Some(Self::Ack(number(28)?, (0..blocks).map(block).collect::<Option<_>>()?))
     }
+}
+
+/// Returns the receive window of an ACK in bytes.
+pub(super) fn receive_window(packet: &[u8]) -> u64 {
+    packet.get(34..36).map_or(0, |field| u64::from(u16::from_be_bytes([field[0], field[1]])) << WINDOW_SHIFT)
 }
 
 /// Returns a packet's timestamp in milliseconds.
@@ -100,6 +123,9 @@ fn ip_header(packet: &mut [u8], from_source: bool) {
 
 const TCP: u8 = 6;
 const ACK: u8 = 0x10;
+const SYN: u8 = 0x02;
+/// Receive windows are 128 MiB, more than any path holds (RFC 7323 section 2).
+const WINDOW_SHIFT: u8 = 11;
 /// The receiver's port of connection 0, as iperf3's; the sender's is the next one.
 const PORT: u16 = 5201;
 
@@ -128,8 +154,8 @@ mod tests {
 
     #[test]
     fn a_segment_decodes_to_what_was_encoded() {
-        for segment in [Segment::Data(7), Segment::Ack(9, vec![]), Segment::Ack(9, vec![(11, 13), (15, 16), (20, 40)])]
-        {
+        let ack = Segment::Ack(9, vec![(11, 13), (15, 16), (20, 40)]);
+        for segment in [Segment::Syn, Segment::SynAck, Segment::Data(7), Segment::Ack(9, vec![]), ack] {
             let packet = segment.encode(0, 1_400, Time::START + Duration::from_millis(77), 5);
             assert_eq!((timestamp(&packet), echoed_timestamp(&packet)), (77, 5));
             assert_eq!(Segment::decode(&packet, 1_400, 0), Some(segment));

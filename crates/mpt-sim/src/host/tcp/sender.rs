@@ -2,7 +2,7 @@
 
 use super::{
     cubic::Cubic,
-    segment::{Range, Segment, echoed_timestamp, timestamp},
+    segment::{Range, Segment, echoed_timestamp, receive_window, timestamp},
 };
 use crate::host::Host;
 use mpt_proto::time::Time;
@@ -47,6 +47,12 @@ pub struct TcpSource {
     dup_thresh: Option<usize>,
     /// The latest timestamp of the peer.
     echo: u32,
+    /// The SYN was sent.
+    begun: bool,
+    /// The first segment beyond the receive window.
+    window_end: u64,
+    /// Segments in flight when the receive window stopped the sender, if it did last.
+    window_limited: Option<usize>,
     /// Reductions of the window: after losses, after timeouts, and undone ones.
     reductions: [u32; 3],
 }
@@ -102,6 +108,9 @@ impl TcpSource {
             highest: 0,
             dup_thresh: None,
             echo: 0,
+            begun: false,
+            window_end: u64::MAX,
+            window_limited: None,
             reductions: [0; 3],
         }
     }
@@ -172,7 +181,7 @@ impl TcpSource {
         self.backoff = 0;
         self.timeout = (!self.sent.is_empty()).then(|| now + self.rtt.timeout(0));
         self.timed_out &= self.first < self.recovery;
-        if self.first >= self.recovery || self.timed_out {
+        if (self.first >= self.recovery || self.timed_out) && self.may_grow() {
             let (trips, next) = (self.rtt, self.first + self.sent.len() as u64);
             self.cubic.on_ack(now, arrived as f64, trips.latest, trips.min, self.first, next);
         }
@@ -202,6 +211,22 @@ impl TcpSource {
         }
         self.highest = self.highest.max(number);
         true
+    }
+
+    /// Takes the receive window of an ACK. One that acknowledges nothing new cannot reduce it, as in Linux
+    /// (tcp_may_update_window).
+    fn on_receive_window(&mut self, next: u64, bytes: u64) {
+        let end = next + bytes / (self.mtu - super::HEADERS) as u64;
+        if next > self.first || next == self.first && end > self.window_end {
+            self.window_end = end;
+        }
+    }
+
+    /// Returns true if the congestion window limits the flow, or slow start has not reached twice of what the receive
+    /// window admits, as in Linux (tcp_is_cwnd_limited).
+    fn may_grow(&self) -> bool {
+        self.window_limited
+            .is_none_or(|in_flight| self.cubic.in_slow_start() && self.cubic.window < 2.0 * in_flight as f64)
     }
 
     /// RACK: a segment is lost if it was sent a reordering window before a delivered one (RFC 8985 section 6.2).
@@ -292,10 +317,15 @@ impl TcpSource {
 
     fn send(&mut self, now: Time) -> Option<u64> {
         if self.in_flight as f64 >= self.cubic.window.floor() {
+            self.window_limited = None;
             return None;
         }
         let has_ended = self.end.is_some_and(|end| end <= now);
         if self.lost == 0 && (has_ended || self.first + self.sent.len() as u64 >= self.limit) {
+            return None;
+        }
+        if self.lost == 0 && self.first + self.sent.len() as u64 >= self.window_end {
+            self.window_limited = Some(self.in_flight);
             return None;
         }
         let index =
@@ -325,6 +355,7 @@ impl Host for TcpSource {
     fn handle(&mut self, now: Time, packet: &[u8]) {
         if let Some(Segment::Ack(next, ranges)) = Segment::decode(packet, self.mtu, self.first) {
             self.echo = self.echo.max(timestamp(packet));
+            self.on_receive_window(next, receive_window(packet));
             self.on_ack(now, next, &ranges, echoed_timestamp(packet));
         }
     }
@@ -338,6 +369,10 @@ impl Host for TcpSource {
         }
         if now < self.start {
             return None;
+        }
+        // The data does not wait for the answer.
+        if !std::mem::replace(&mut self.begun, true) {
+            return Some(Segment::Syn.encode(self.flow, self.mtu, now, 0));
         }
         self.send(now).map(|number| Segment::Data(number).encode(self.flow, self.mtu, now, self.echo))
     }
