@@ -71,12 +71,12 @@ mod tests {
         let mut sinks = Merged::new(vec![sink(0), sink(1)]);
         let packets: Vec<_> = std::iter::from_fn(|| sources.poll(Time::START)).collect();
         let ports: Vec<_> = packets.iter().filter_map(|packet| destination_port(packet)).collect();
-        assert_eq!(ports, [5_201, 5_203, 5_201, 5_203], "2,000 bytes are two segments");
+        assert_eq!(ports, [5_201, 5_203].repeat(3), "a SYN, and two segments for 2,000 bytes");
         packets.iter().for_each(|packet| sinks.handle(Time::START, packet));
         assert_eq!([0, 1].map(|number| sinks.part::<TcpSink>(number).bytes()), [2 * 1_348; 2]);
-        for _ in 0..2 {
-            let ack = sinks.poll(Time::START).expect("two segments are acknowledged at once");
-            sources.handle(Time::START, &ack);
+        for _ in 0..4 {
+            let answer = sinks.poll(Time::START).expect("SYNs are answered and two segments acknowledged at once");
+            sources.handle(Time::START, &answer);
         }
         assert_eq!(sources.next_deadline(), None, "all data is acknowledged");
     }

@@ -21,6 +21,7 @@ const CORE: &str = "crates/mpt-proto/src";
 const FILES: &[(Heuristic, &[&str])] = &[
     (Heuristic::AckDelay, &["inner/ack_delay.rs"]),
     (Heuristic::AckFilter, &["inner/ack_filter.rs"]),
+    (Heuristic::WindowLimit, &["inner/window_limit.rs"]),
     (Heuristic::ReservedPath, &["sched/reserve.rs"]),
     (Heuristic::LinkRate, &["path/packet_pair.rs"]),
     (Heuristic::UdpShaper, &["inner/udp_shaper.rs"]),

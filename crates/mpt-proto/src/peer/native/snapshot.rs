@@ -270,7 +270,8 @@ impl Native {
 }
 
 /// Returns the RTTs of the inner flows without our queues. A packet takes the slowest path, because order is restored,
-/// with its jitter. The ACK takes the fastest one, as do the peer's ACKs, so the RTT of the slowest path contains it.
+/// with its jitter. The ACK takes the fastest one, as do the peer's ACKs: the RTT of a path in use contains it. Of a
+/// path that is not in use, half counts.
 pub(super) fn inner_rtt(now: Time, paths: &PathTable<NativePath>) -> InnerRtt {
     let known = paths.iter().filter(|path| path.estimator.rtt().is_known());
     let rtt = |path: &NativePath| path.estimator.inbound_rtt();
@@ -278,6 +279,7 @@ pub(super) fn inner_rtt(now: Time, paths: &PathTable<NativePath>) -> InnerRtt {
     let brings_data = |path: &&NativePath| path.last_data_received.is_some_and(|at| now.since(at) <= rtt(path));
     let in_use = known.clone().filter(brings_data).map(rtt).max().unwrap_or(fastest);
     let usable = known.filter(|path| path.base.is_up() && !path.is_reserve()).map(rtt).max().unwrap_or(fastest);
+    let usable = (usable + fastest) / 2;
     InnerRtt { in_use, usable: usable.min(in_use + MAX_QUEUE_DELAY).max(in_use), fastest }
 }
 

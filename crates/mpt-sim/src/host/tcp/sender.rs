@@ -418,10 +418,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_receive_window_stops_the_sender_and_its_congestion_window_stops_at_twice_of_it() {
+        let mut source = TcpSource::new(1_400);
+        let sent = |source: &mut TcpSource| std::iter::from_fn(|| source.poll(Time::START)).count();
+        assert_eq!(sent(&mut source), 1 + 10, "a SYN and the initial window");
+        let ack = |next: u64, window: u16| {
+            let mut packet = Segment::Ack(next, vec![]).encode(0, 1_400, Time::START, 0);
+            packet[34..36].copy_from_slice(&window.to_be_bytes());
+            packet
+        };
+        // 8 windows of 2 KiB are 12 segments.
+        for next in 5..40 {
+            source.handle(Time::START, &ack(next, 8));
+            sent(&mut source);
+        }
+        assert_eq!((source.in_flight, source.cubic.window), (12, 24.0));
+        source.handle(Time::START, &ack(40, u16::MAX));
+        assert_eq!(sent(&mut source), 24 - 11);
+    }
+
+    #[test]
     fn a_flow_that_has_ended_sends_lost_segments_alone() {
         let end = Time::after(Duration::from_millis(100));
         let mut source = TcpSource::new(1_400).ending_at(end);
-        let window = std::iter::from_fn(|| source.poll(Time::START)).count();
+        let window = std::iter::from_fn(|| source.poll(Time::START)).count() - 1;
         // The first and the last segment of the window arrive.
         let last = window as u64 - 1;
         source.handle(end, &Segment::Ack(1, vec![(last, last + 1)]).encode(0, 1_400, end, 1));
