@@ -4,4 +4,5 @@
 mod failure;
 mod fec;
 mod pmtu;
+mod queue;
 mod world;
