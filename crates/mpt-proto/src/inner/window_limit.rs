@@ -1,6 +1,6 @@
 //! Limits the receive window in the ACKs of inner TCP flows, so that their queue at this end stays near its target.
 //!
-//! CoDel tells a sender by a drop that its queue is too long. The retransmission waits behind that queue, and the
+//! CoDel drops a segment of a flow whose queue is too long. The retransmission waits behind that queue, and the
 //! receiver delivers nothing until it arrives. But a sender also obeys the receive window of each ACK (RFC 9293 section
 //! 3.8). So an ACK that arrives through the tunnel gets a window with room for the packets on the way and for what the
 //! queue may still take ("explicit window adaptation", Kalampoukas, Varma and Ramakrishnan, IEEE INFOCOM 1998).
@@ -16,8 +16,7 @@ use std::net::IpAddr;
 use crate::classify::Class;
 use crate::flow;
 use crate::packet::ip::Ip;
-use crate::packet::{ChecksumState, SuperPacket, checksum, tcp_option};
-use crate::packet::{read_u16, write_u16};
+use crate::packet::{ChecksumState, SuperPacket, checksum, read_u16, tcp_option, write_u16};
 use crate::time::Time;
 use crate::tuning::inner::window_limit::{ACTIVE, MIN_SENT, MIN_WINDOW};
 
@@ -35,7 +34,7 @@ struct LimitedFlow {
     connection: Connection,
     /// The shift of the receiver's windows.
     shift: u8,
-    /// What was sent, once both ends have announced a shift.
+    /// Its data so far; none until both ends have announced a shift.
     sent: Option<SentData>,
     /// It has sent [`MIN_SENT`].
     is_limited: bool,
@@ -56,7 +55,8 @@ struct SentData {
 type Connection = ((IpAddr, u16), (IpAddr, u16));
 
 impl WindowLimit {
-    /// Notes a packet from the TUN device: how far the flow in `bucket` has sent. Returns true if its window is limited.
+    /// Notes how far the flow in `bucket` has sent with a packet from the TUN device. Returns true if its window is
+    /// limited.
     pub fn on_sent(&mut self, now: Time, bucket: u16, packet: &SuperPacket) -> bool {
         let (ip, bytes) = (packet.ip(), packet.bytes());
         let Some(flags) = ip.tcp_flags(bytes).filter(|_| flow::class(bucket) == Class::Bulk) else { return false };
@@ -124,12 +124,10 @@ impl WindowLimit {
     fn on_peer_syn(&mut self, ip: &Ip, packet: &[u8], accepts: bool) {
         let bucket = flow::reverse_bucket(ip, packet, Class::Bulk);
         let first = ip.acknowledged(packet).filter(|_| accepts);
-        match shift(ip, packet).zip(reverse(ip, packet)) {
-            Some((shift, connection)) => {
-                let sent = first.map(SentData::starting_at);
-                drop(self.flows.insert(bucket, LimitedFlow { connection, shift, sent, is_limited: false, last: None }));
-            }
-            None => drop(self.flows.remove(&bucket)),
+        self.flows.remove(&bucket);
+        if let Some((shift, connection)) = shift(ip, packet).zip(reverse(ip, packet)) {
+            let sent = first.map(SentData::starting_at);
+            self.flows.insert(bucket, LimitedFlow { connection, shift, sent, is_limited: false, last: None });
         }
     }
 }

@@ -38,8 +38,8 @@ pub mod window_limit {
     /// Bytes from which on a flow is limited. Requests are shorter, so the ACKs at the end that receives are not looked
     /// at. Chosen, not measured.
     pub const MIN_SENT: u32 = 16 << 10;
-    /// Time after the last data of such a flow in which ACKs are looked at. A sender repeats data sooner, so an ACK that
-    /// is later acknowledges nothing. Chosen, not measured.
+    /// Time after the last data of such a flow in which ACKs are read. A sender repeats data sooner, so a later ACK
+    /// acknowledges nothing. Chosen, not measured.
     pub const ACTIVE: Duration = Duration::from_secs(10);
 }
 
