@@ -6,12 +6,16 @@
 //! queue may still take ("explicit window adaptation", Kalampoukas, Varma and Ramakrishnan, IEEE INFOCOM 1998).
 //! Nothing is dropped, and the flow's congestion window stays as it is.
 //!
+//! A sender behind another network has data on the way to this end, which is not in the queue yet. So the queue's target
+//! is longer by the RTT to the sender, which the handshake shows.
+//!
 //! The window is scaled by a shift that only the SYN segments contain (RFC 7323 section 2.2). A flow whose SYNs this
-//! end has not seen is not limited, and CoDel alone bounds its queue. So is a flow with signed headers (RFC 2385, RFC
-//! 5925), and one without window scaling.
+//! end has not seen is not limited, and CoDel alone bounds its queue. The same applies to a flow without window scaling,
+//! with signed headers (RFC 2385, RFC 5925), or of Multipath TCP.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use crate::classify::Class;
 use crate::flow;
@@ -32,14 +36,26 @@ pub struct WindowLimit {
 #[derive(Debug)]
 struct LimitedFlow {
     connection: Connection,
-    /// The shift of the receiver's windows.
-    shift: u8,
-    /// Its data so far; none until both ends have announced a shift.
+    /// Sequence number of our SYN.
+    own_syn: Option<u32>,
+    peer_syn: Option<PeerSyn>,
+    /// RTT between this end and the sender; none before it is measured.
+    sender_rtt: Option<Duration>,
+    /// Its data; none until both SYNs have a shift.
     sent: Option<SentData>,
     /// It has sent [`MIN_SENT`].
     is_limited: bool,
-    /// Acknowledgement number and window of the last ACK.
+    /// Acknowledgement number and window of the newest ACK.
     last: Option<(u32, u16)>,
+}
+
+/// The SYN of the receiver.
+#[derive(Clone, Copy, Debug)]
+struct PeerSyn {
+    number: u32,
+    /// The shift of the receiver's windows.
+    shift: u8,
+    delivered: Time,
 }
 
 /// Sequence numbers of a flow's data.
@@ -59,33 +75,42 @@ impl WindowLimit {
     /// limited.
     pub fn on_sent(&mut self, now: Time, bucket: u16, packet: &SuperPacket) -> bool {
         let (ip, bytes) = (packet.ip(), packet.bytes());
-        let Some(flags) = ip.tcp_flags(bytes).filter(|_| flow::class(bucket) == Class::Bulk) else { return false };
-        if flags.syn {
-            self.on_own_syn(bucket, ip, bytes, flags.ack);
+        if flow::class(bucket) != Class::Bulk {
             return false;
         }
+        let (flags, connection) = (ip.tcp_flags(bytes), connection(ip, bytes));
+        if let Some((flags, connection)) = flags.zip(connection).filter(|(flags, _)| flags.syn) {
+            self.on_own_syn(now, bucket, connection, ip, bytes, flags.ack);
+            return false;
+        }
+        let Some(flow) = self.flows.get_mut(&bucket) else { return false };
+        let Some(number) = ip.sequence(bytes).filter(|_| connection == Some(flow.connection)) else {
+            // Two flows share the bucket, so its queue is not that of one.
+            self.flows.remove(&bucket);
+            return false;
+        };
         let payload = bytes.len() - packet.header_len();
-        let flow = self.flows.get_mut(&bucket).filter(|flow| connection(ip, bytes) == Some(flow.connection));
-        let is_limited = flow.zip(ip.sequence(bytes)).is_some_and(|(flow, number)| flow.on_sent(number, payload));
-        if is_limited {
+        let is_limited = flow.on_sent(now, number, payload);
+        if is_limited && payload > 0 {
             self.active_until = now + ACTIVE;
         }
         is_limited
     }
 
     /// Lowers the window of an ACK that arrived through the tunnel, if that lets the queue grow beyond its target.
-    /// `room` returns how many bytes more, or fewer, a bucket's queue should hold. Returns the changed packet.
+    /// `room` returns how many bytes a bucket's queue may still take, of a sender with this RTT. Returns the changed
+    /// packet.
     pub fn on_arrival(
         &mut self,
         now: Time,
         ip: &Ip,
         packet: &[u8],
         checksum: ChecksumState,
-        room: impl FnOnce(u16) -> i64,
+        room: impl FnOnce(u16, Duration) -> u64,
     ) -> Option<Vec<u8>> {
         let flags = ip.tcp_flags(packet)?;
         if flags.syn {
-            self.on_peer_syn(ip, packet, flags.ack);
+            self.on_peer_syn(now, ip, packet, flags.ack);
             return None;
         }
         if now > self.active_until || !flags.ack || flags.rst {
@@ -94,7 +119,10 @@ impl WindowLimit {
         let bucket = flow::reverse_bucket(ip, packet, Class::Bulk);
         let flow = self.flows.get_mut(&bucket).filter(|flow| reverse(ip, packet) == Some(flow.connection))?;
         let (number, old) = (ip.acknowledged(packet)?, read_u16(packet, ip.transport + WINDOW));
-        let new = flow.window(number, old, || room(bucket))?;
+        let new = flow.window(number, ip.is_plain_ack(packet), |sender_rtt| room(bucket, sender_rtt))?;
+        if new >= old {
+            return None;
+        }
         let mut limited = packet.to_vec();
         write_u16(&mut limited, ip.transport + WINDOW, new);
         // A partial checksum is the sum of the pseudo-header alone.
@@ -110,31 +138,61 @@ impl WindowLimit {
         self.flows.clear();
     }
 
-    /// A SYN of this end begins a connection, and its SYN-ACK accepts the peer's.
-    fn on_own_syn(&mut self, bucket: u16, ip: &Ip, bytes: &[u8], accepts: bool) {
-        let may_scale = accepts && shift(ip, bytes).is_some();
-        let begun = self.flows.get_mut(&bucket).filter(|flow| connection(ip, bytes) == Some(flow.connection));
-        match begun.zip(ip.sequence(bytes)).filter(|_| may_scale) {
-            Some((flow, number)) => flow.sent = Some(SentData::starting_at(number.wrapping_add(1))),
-            None => drop(self.flows.remove(&bucket)),
+    /// Our SYN begins a connection, and our SYN-ACK accepts the peer's SYN.
+    fn on_own_syn(&mut self, now: Time, bucket: u16, connection: Connection, ip: &Ip, bytes: &[u8], accepts: bool) {
+        let number = ip.sequence(bytes).filter(|_| shift(ip, bytes).is_some());
+        let begun = self.flows.get_mut(&bucket).filter(|flow| flow.connection == connection);
+        match (number, begun) {
+            (Some(number), Some(flow)) if accepts => {
+                if let Some(peer) = flow.peer_syn {
+                    flow.sent.get_or_insert(SentData::starting_at(number.wrapping_add(1)));
+                    flow.sender_rtt.get_or_insert(now.since(peer.delivered));
+                }
+            }
+            (Some(number), Some(flow)) if flow.own_syn == Some(number) => {}
+            (Some(number), _) if !accepts => {
+                self.flows.insert(bucket, LimitedFlow { own_syn: Some(number), ..LimitedFlow::new(connection) });
+            }
+            _ => drop(self.flows.remove(&bucket)),
         }
     }
 
-    /// The peer's SYN begins a connection. Its SYN-ACK has a shift only if our SYN had one (RFC 7323 section 2.2).
-    fn on_peer_syn(&mut self, ip: &Ip, packet: &[u8], accepts: bool) {
+    /// The peer's SYN begins a connection, and its SYN-ACK accepts ours. It has a shift only if ours had one (RFC 7323
+    /// section 2.2). Copies of a SYN may come over several paths.
+    fn on_peer_syn(&mut self, now: Time, ip: &Ip, packet: &[u8], accepts: bool) {
         let bucket = flow::reverse_bucket(ip, packet, Class::Bulk);
-        let first = ip.acknowledged(packet).filter(|_| accepts);
+        let Some((number, connection)) = ip.sequence(packet).zip(reverse(ip, packet)) else { return };
+        let peer_syn = shift(ip, packet).map(|shift| PeerSyn { number, shift, delivered: now });
+        let begun = self.flows.get_mut(&bucket).filter(|flow| flow.connection == connection);
+        if accepts {
+            // Only the receiver knows the number of our SYN.
+            let answered = ip.acknowledged(packet).map(|first| first.wrapping_sub(1));
+            if let Some(flow) = begun.filter(|flow| flow.own_syn == answered && flow.peer_syn.is_none()) {
+                flow.peer_syn = peer_syn;
+                flow.sent = peer_syn.zip(answered).map(|(_, own)| SentData::starting_at(own.wrapping_add(1)));
+            }
+            return;
+        }
+        if begun.is_some_and(|flow| flow.peer_syn.is_some_and(|known| known.number == number)) {
+            return;
+        }
         self.flows.remove(&bucket);
-        if let Some((shift, connection)) = shift(ip, packet).zip(reverse(ip, packet)) {
-            let sent = first.map(SentData::starting_at);
-            self.flows.insert(bucket, LimitedFlow { connection, shift, sent, is_limited: false, last: None });
+        if peer_syn.is_some() {
+            self.flows.insert(bucket, LimitedFlow { peer_syn, ..LimitedFlow::new(connection) });
         }
     }
 }
 
 impl LimitedFlow {
+    fn new(connection: Connection) -> Self {
+        let (own_syn, peer_syn, sender_rtt, sent, last) = (None, None, None, None, None);
+        Self { connection, own_syn, peer_syn, sender_rtt, sent, is_limited: false, last }
+    }
+
     /// Notes a segment that begins at `number`. Returns true if the flow has sent enough to be limited.
-    fn on_sent(&mut self, number: u32, payload: usize) -> bool {
+    fn on_sent(&mut self, now: Time, number: u32, payload: usize) -> bool {
+        // The first segment after the SYN-ACK answers it. A sender that did not wait for it is not measured.
+        self.sender_rtt.get_or_insert(self.peer_syn.map_or(Duration::ZERO, |peer| now.since(peer.delivered)));
         let Some(sent) = &mut self.sent else { return false };
         let end = number.wrapping_add(payload as u32);
         if is_after(end, sent.end) {
@@ -144,22 +202,25 @@ impl LimitedFlow {
         self.is_limited
     }
 
-    /// Returns the window for an ACK of the data before `number` that has the window `old`, if it is lower.
-    fn window(&mut self, number: u32, old: u16, room: impl FnOnce() -> i64) -> Option<u16> {
-        let outstanding = self.sent.filter(|_| self.is_limited)?.end.wrapping_sub(number);
-        if outstanding > i32::MAX as u32 {
+    /// Returns the window for an ACK of the data before `number`, in the units of the receiver.
+    fn window(&mut self, number: u32, is_plain: bool, room: impl FnOnce(Duration) -> u64) -> Option<u16> {
+        let (sent, peer) = self.sent.zip(self.peer_syn).filter(|_| self.is_limited)?;
+        let same = self.last.filter(|(last, _)| *last == number).map(|(_, window)| window);
+        let is_old = self.last.is_some_and(|(last, _)| is_after(last, number));
+        if is_old || is_after(number, sent.end) {
             return None;
         }
-        let new = match self.last {
-            // Some senders recognise a duplicate ACK by its unchanged window (RFC 5681 section 2).
-            Some((last, window)) if last == number => window,
-            _ => {
-                let bytes = (i64::from(outstanding) + room()).max(MIN_WINDOW);
-                u16::try_from((bytes as u64).div_ceil(1 << self.shift)).unwrap_or(u16::MAX)
+        // Some senders recognise a duplicate ACK by its unchanged window (RFC 5681 section 2), and others by SACK.
+        let new = match same.filter(|_| is_plain) {
+            Some(window) => window,
+            None => {
+                let bytes = u64::from(sent.end.wrapping_sub(number)) + room(self.sender_rtt.unwrap_or_default());
+                let units = bytes.max(MIN_WINDOW).div_ceil(1 << peer.shift);
+                u16::try_from(units).unwrap_or(u16::MAX).max(same.unwrap_or(0))
             }
         };
         self.last = Some((number, new));
-        (new < old).then_some(new)
+        Some(new)
     }
 }
 
@@ -169,11 +230,12 @@ impl SentData {
     }
 }
 
-/// Returns the window shift of a SYN, unless the connection's headers are signed.
+/// Returns the window shift of a SYN, unless the connection's headers are signed, or the window is that of several
+/// subflows (Multipath TCP).
 fn shift(ip: &Ip, packet: &[u8]) -> Option<u8> {
     let tcp = &packet[ip.transport..ip.total];
-    let is_signed = SIGNATURES.iter().any(|kind| tcp_option(tcp, *kind).is_some());
-    let value = tcp_option(tcp, WINDOW_SCALE).filter(|value| value.len() == 1 && !is_signed)?;
+    let is_excluded = EXCLUDED.iter().any(|kind| tcp_option(tcp, *kind).is_some());
+    let value = tcp_option(tcp, WINDOW_SCALE).filter(|value| value.len() == 1 && !is_excluded)?;
     Some(tcp[value.start].min(MAX_SHIFT))
 }
 
@@ -195,9 +257,9 @@ fn is_after(a: u32, b: u32) -> bool {
 /// Offsets in a TCP header.
 const WINDOW: usize = 14;
 const CHECKSUM: usize = 16;
-/// Option kinds: window scale (RFC 7323), MD5 signature (RFC 2385), authentication (RFC 5925).
+/// Option kinds: window scale (RFC 7323); MD5 signature (RFC 2385), authentication (RFC 5925), Multipath TCP (RFC 8684).
 const WINDOW_SCALE: u8 = 3;
-const SIGNATURES: [u8; 2] = [19, 29];
+const EXCLUDED: [u8; 3] = [19, 29, 30];
 /// A larger shift counts as this (RFC 7323 section 2.3).
 const MAX_SHIFT: u8 = 14;
 
@@ -263,9 +325,11 @@ mod tests {
             self.limit.on_sent(NOW, bucket, &SuperPacket::new(bytes, len, Offload::default()).unwrap())
         }
 
-        fn arrive(&mut self, flags: u8, ack: u32, options: &[u8], room: i64) -> Option<Vec<u8>> {
+        fn arrive(&mut self, flags: u8, ack: u32, options: &[u8], room: u64) -> Option<Vec<u8>> {
             let bytes = segment(self.version, false, flags, 0, ack, options, 0);
-            self.limit.on_arrival(NOW, &Ip::parse(&bytes).unwrap(), &bytes, ChecksumState::Final, |_| room)
+            self.limit.on_arrival(NOW, &Ip::parse(&bytes).unwrap(), &bytes, ChecksumState::Final, |_, rtt| {
+                room + rtt.as_millis() as u64
+            })
         }
 
         /// The peer connects, and gets 100,000 bytes.
@@ -278,7 +342,7 @@ mod tests {
         }
 
         /// Returns the window of an ACK of the first `acked` bytes, if it is lowered.
-        fn window(&mut self, acked: u32, room: i64) -> Option<u16> {
+        fn window(&mut self, acked: u32, room: u64) -> Option<u16> {
             let limited = self.arrive(ACK, FIRST.wrapping_add(acked), &[], room)?;
             assert_checksums(&limited);
             Some(read_u16(&limited, Ip::parse(&limited).unwrap().transport + WINDOW))
@@ -291,9 +355,9 @@ mod tests {
             let mut bench = Bench::new(version);
             bench.accept(SHIFT, SHIFT);
             assert_eq!(bench.window(10_000, 38_000), Some(128_000u32.div_ceil(128) as u16));
-            assert_eq!(bench.window(20_000, -50_000), Some(30_000u16.div_ceil(128)), "the queue is too long");
-            assert_eq!(bench.window(30_000, -90_000), Some(14_600u16.div_ceil(128)), "never less than ten segments");
-            assert_eq!(bench.window(40_000, 10_000_000), None, "never more than the receiver admits");
+            assert_eq!(bench.window(20_000, 0), Some(80_000u32.div_ceil(128) as u16), "the queue is full");
+            assert_eq!(bench.window(99_000, 0), Some(14_600u16.div_ceil(128)), "never less than ten segments");
+            assert_eq!(bench.window(99_001, 10_000_000), None, "never more than the receiver admits");
         }
     }
 
@@ -344,11 +408,11 @@ mod tests {
         bench.accept(SHIFT, SHIFT);
         let bytes = segment(Version::V4, false, ACK, 0, FIRST, &[], 0);
         let ip = Ip::parse(&bytes).unwrap();
-        let limited = bench.limit.on_arrival(NOW, &ip, &bytes, ChecksumState::Partial, |_| 0).unwrap();
+        let limited = bench.limit.on_arrival(NOW, &ip, &bytes, ChecksumState::Partial, |_, _| 0).unwrap();
         assert_eq!(read_u16(&limited, ip.transport + CHECKSUM), read_u16(&bytes, ip.transport + CHECKSUM));
         assert_eq!(bench.arrive(ACK | 0x04, FIRST, &[], 0), None, "a reset");
         let later = NOW + ACTIVE + ACTIVE;
-        assert_eq!(bench.limit.on_arrival(later, &ip, &bytes, ChecksumState::Final, |_| 0), None);
+        assert_eq!(bench.limit.on_arrival(later, &ip, &bytes, ChecksumState::Final, |_, _| 0), None);
     }
 
     #[test]
@@ -358,7 +422,7 @@ mod tests {
             let mut bytes = segment(Version::V4, false, SYN, 0, 0, SHIFT, 0);
             write_u16(&mut bytes, 20, port);
             let ip = Ip::parse(&bytes).unwrap();
-            assert_eq!(limit.on_arrival(NOW, &ip, &bytes, ChecksumState::Final, |_| 0), None);
+            assert_eq!(limit.on_arrival(NOW, &ip, &bytes, ChecksumState::Final, |_, _| 0), None);
         }
         assert!(limit.flows.len() <= 1_024, "{}", limit.flows.len());
         limit.shrink();

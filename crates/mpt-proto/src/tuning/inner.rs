@@ -34,7 +34,7 @@ pub mod window_limit {
 
     /// The least window: the initial one of ten segments (RFC 6928), so that a flow never waits for a window with
     /// nothing on the way.
-    pub const MIN_WINDOW: i64 = 14_600;
+    pub const MIN_WINDOW: u64 = 14_600;
     /// Bytes from which on a flow is limited. Requests are shorter, so the ACKs at the end that receives are not looked
     /// at. Chosen, not measured.
     pub const MIN_SENT: u32 = 16 << 10;

@@ -1,6 +1,7 @@
 //! Hosts at the ends of the tunnel: they exchange packets with the TUN device.
 
 pub mod call;
+pub mod delayed;
 pub mod merged;
 pub mod pages;
 pub mod tcp;

@@ -1,7 +1,9 @@
 //! The receive window bounds the queue of a flow, in place of drops.
 
 use mpt_proto::drops::Dropped;
-use mpt_sim::host::tcp::TcpSource;
+use mpt_sim::host::delayed::Delayed;
+use mpt_sim::host::tcp::{TcpSink, TcpSource};
+use mpt_sim::net::Network;
 
 use super::world::*;
 
@@ -40,4 +42,20 @@ fn a_link_that_loses_most_of_its_rate_costs_no_drop_and_is_full_again_at_once() 
     println!("{after} Mbit/s");
     assert_eq!(net.host::<TcpSource>(0).reductions(), [0; 3]);
     assert!(after > 0.85 * 70.0, "{after}");
+}
+
+#[test]
+fn a_sender_or_a_receiver_behind_another_network_gets_the_sum_as_well() {
+    for delays in [[0, 0], [10, 0], [40, 0], [75, 0], [0, 40], [40, 40]] {
+        let mut net = tcp_from_afar(&["rate=50mbit,delay=20ms", "rate=20mbit,delay=40ms"], delays.map(ms));
+        net.run(SETTLED + 4 * SECOND);
+        let bytes = |net: &mut Network| net.host::<Delayed<TcpSink>>(1).host.bytes();
+        let before = bytes(&mut net);
+        net.run(SETTLED + 12 * SECOND);
+        let share = (bytes(&mut net) - before) as f64 * 8e-6 / 8.0 / 70.0;
+        let dropped = sender(&net).drops.of(Dropped::Aqm);
+        println!("{delays:?}: {share:.3}, {dropped} dropped, first four seconds {:.1}", before as f64 * 2e-6);
+        assert!(share > 0.85, "{delays:?}: {share}");
+        assert_eq!((dropped, net.breaches()), (0, vec![]));
+    }
 }

@@ -12,6 +12,7 @@ use mpt_proto::repair::fec;
 use mpt_proto::sessions::SessionTable;
 use mpt_proto::stats::{PathStatus, PeerStatus};
 use mpt_proto::time::{Rate, Time};
+use mpt_sim::host::delayed::Delayed;
 use mpt_sim::host::tcp::{TcpSink, TcpSource};
 use mpt_sim::host::{Sink, Source};
 use mpt_sim::link::PathSpec;
@@ -63,6 +64,15 @@ pub fn tcp_of(seed: u64, paths: &[&str], mtu: usize) -> Network {
         [Box::new(TcpSource::new(mtu).starting_at(Time::after(SETTLED))) as _, Box::new(TcpSink::new(mtu)) as _];
     let ends = [endpoint(0, paths.len(), fec), endpoint(1, paths.len(), fec)];
     Network::between(Seed(seed), ends, &links(paths), hosts)
+}
+
+/// Does the same with hosts that are away from the two ends of the tunnel by these delays, after a handshake.
+pub fn tcp_from_afar(paths: &[&str], delays: [Duration; 2]) -> Network {
+    let source = TcpSource::new(MTU).starting_at(Time::after(SETTLED)).after_handshake();
+    let hosts =
+        [Box::new(Delayed::new(source, delays[0])) as _, Box::new(Delayed::new(TcpSink::new(MTU), delays[1])) as _];
+    let ends = [0, 1].map(|end| endpoint(end, paths.len(), fec::FecMode::Auto));
+    Network::between(Seed(1), ends, &links(paths), hosts)
 }
 
 /// Does the same in a tunnel that carries no IPv6.

@@ -309,7 +309,7 @@ impl Native {
             common.discard_stale(now);
         }
         self.inner.ack_delay.on_sent(now, &packet);
-        if self.tuning.has(Heuristic::WindowLimit) && self.inner.window_limit.on_sent(now, bucket, &packet) {
+        if self.spreads(common, packet.mark()) && self.inner.window_limit.on_sent(now, bucket, &packet) {
             common.queue.set_limited(bucket);
         }
         if !self.tuning.has(Heuristic::AckFilter) {
@@ -329,6 +329,13 @@ impl Native {
                 common.count_dropped(Dropped::Superseded, 1);
             }
         }
+    }
+
+    /// Returns true if a flow of this class may use the sum of all paths, so that its window can be limited by it.
+    fn spreads(&self, common: &Common, mark: Mark) -> bool {
+        let is_bound = || self.bound_path(common, mark, PathSet::ALL).is_some();
+        let by_packet = !common.scheduler.keeps_flows() && !common.scheduler.is_redundant();
+        by_packet && self.tuning.has(Heuristic::WindowLimit) && !is_bound()
     }
 
     /// Returns true if a path is up.

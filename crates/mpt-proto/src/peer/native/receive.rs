@@ -266,7 +266,7 @@ impl Native {
         let limited;
         if self.tuning.has(Heuristic::WindowLimit) {
             let Self { inner, snapshots, .. } = self;
-            let room = |bucket| snapshot::queue_room(snapshots, &mut common.queue, bucket);
+            let room = |bucket, rtt| snapshot::queue_room(snapshots, &mut common.queue, bucket, rtt);
             limited = inner.window_limit.on_arrival(turn.now, &ip, packet, checksum, room);
             packet = limited.as_deref().unwrap_or(packet);
         }

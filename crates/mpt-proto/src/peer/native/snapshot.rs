@@ -283,12 +283,13 @@ pub(super) fn inner_rtt(now: Time, paths: &PathTable<NativePath>) -> InnerRtt {
     InnerRtt { in_use, usable: usable.min(in_use + MAX_QUEUE_DELAY).max(in_use), fastest }
 }
 
-/// Returns how many bytes more than now the queue of a flow should hold: what its share of all paths sends within the
-/// queue's target.
-pub(super) fn queue_room(paths: &[PathSnapshot], queue: &mut Queue, bucket: u16) -> i64 {
+/// Returns how many bytes the queue of a flow may still take: what its share of all paths sends within the queue's
+/// target and the RTT to its sender, without what waits.
+pub(super) fn queue_room(paths: &[PathSnapshot], queue: &mut Queue, bucket: u16, sender_rtt: Duration) -> u64 {
     let (backlog, flows) = queue.backlog(bucket);
     let share = Rate::from_bytes(total_rate(paths) / flows as u64);
-    share.bytes_in(queue.target()).clamp(INITIAL_WINDOW, u32::MAX.into()) as i64 - backlog as i64
+    let time = queue.target().saturating_add(sender_rtt.min(MAX_QUEUE_DELAY));
+    share.bytes_in(time).clamp(INITIAL_WINDOW, u32::MAX.into()).saturating_sub(backlog as u64)
 }
 
 /// Returns the sum of the paths' rates, in bytes per second.

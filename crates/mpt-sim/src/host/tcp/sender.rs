@@ -49,6 +49,8 @@ pub struct TcpSource {
     echo: u32,
     /// The SYN was sent.
     begun: bool,
+    /// The data waits for the answer to the SYN.
+    waits: bool,
     /// The first segment beyond the receive window.
     window_end: u64,
     /// Segments in flight when the receive window stopped the sender, if it did last.
@@ -109,6 +111,7 @@ impl TcpSource {
             dup_thresh: None,
             echo: 0,
             begun: false,
+            waits: false,
             window_end: u64::MAX,
             window_limited: None,
             reductions: [0; 3],
@@ -124,6 +127,11 @@ impl TcpSource {
     /// Makes this the sender of connection number `flow`.
     pub fn flow(self, flow: u16) -> Self {
         Self { flow, ..self }
+    }
+
+    /// Lets the data wait for the answer to the SYN.
+    pub fn after_handshake(self) -> Self {
+        Self { waits: true, ..self }
     }
 
     /// Limits the transfer to `bytes`, rounded up to full segments.
@@ -353,10 +361,14 @@ impl TcpSource {
 
 impl Host for TcpSource {
     fn handle(&mut self, now: Time, packet: &[u8]) {
-        if let Some(Segment::Ack(next, ranges)) = Segment::decode(packet, self.mtu, self.first) {
-            self.echo = self.echo.max(timestamp(packet));
-            self.on_receive_window(next, receive_window(packet));
-            self.on_ack(now, next, &ranges, echoed_timestamp(packet));
+        match Segment::decode(packet, self.mtu, self.first) {
+            Some(Segment::Ack(next, ranges)) => {
+                self.echo = self.echo.max(timestamp(packet));
+                self.on_receive_window(next, receive_window(packet));
+                self.on_ack(now, next, &ranges, echoed_timestamp(packet));
+            }
+            Some(Segment::SynAck) => self.waits = false,
+            Some(Segment::Data(_) | Segment::Syn) | None => {}
         }
     }
 
@@ -370,15 +382,17 @@ impl Host for TcpSource {
         if now < self.start {
             return None;
         }
-        // The data does not wait for the answer.
         if !std::mem::replace(&mut self.begun, true) {
             return Some(Segment::Syn.encode(self.flow, self.mtu, now, 0));
+        }
+        if self.waits {
+            return None;
         }
         self.send(now).map(|number| Segment::Data(number).encode(self.flow, self.mtu, now, self.echo))
     }
 
     fn next_deadline(&self) -> Option<Time> {
-        let begin = Some(self.start).filter(|_| self.first == 0 && self.sent.is_empty());
+        let begin = Some(self.start).filter(|_| !self.begun);
         self.reordering_deadline.into_iter().chain(self.timeout).chain(begin).min()
     }
 
