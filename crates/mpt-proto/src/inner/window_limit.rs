@@ -266,7 +266,7 @@ const MAX_SHIFT: u8 = 14;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::packet::ip::{TCP, Version};
+    use crate::packet::ip::{TCP, UDP, Version};
     use crate::packet::tests::{assert_checksums, packet};
     use crate::packet::{Offload, complete_tcp};
 
@@ -277,6 +277,8 @@ mod tests {
     const LARGE_SHIFT: &[u8] = &[1, 3, 3, 20];
     const NO_SHIFT: &[u8] = &[2, 4, 5, 0xb4];
     const SIGNED: &[u8] = &[3, 3, 7, 19, 18, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+    const MULTIPATH: &[u8] = &[3, 3, 7, 30, 4, 0x01, 0x81, 0];
 
     const NOW: Time = Time::START;
     /// The sequence number of the first byte of data: the numbers wrap after 50,000 bytes.
@@ -311,23 +313,24 @@ mod tests {
     struct Bench {
         limit: WindowLimit,
         version: Version,
+        now: Time,
     }
 
     impl Bench {
         fn new(version: Version) -> Self {
-            Self { limit: WindowLimit::default(), version }
+            Self { limit: WindowLimit::default(), version, now: NOW }
         }
 
         fn send(&mut self, flags: u8, seq: u32, options: &[u8], payload: usize) -> bool {
             let bytes = segment(self.version, true, flags, seq, 0, options, payload);
             let ip = Ip::parse(&bytes).unwrap();
             let (bucket, len) = (flow::bucket(&ip, &bytes, Class::Bulk), bytes.len());
-            self.limit.on_sent(NOW, bucket, &SuperPacket::new(bytes, len, Offload::default()).unwrap())
+            self.limit.on_sent(self.now, bucket, &SuperPacket::new(bytes, len, Offload::default()).unwrap())
         }
 
         fn arrive(&mut self, flags: u8, ack: u32, options: &[u8], room: u64) -> Option<Vec<u8>> {
             let bytes = segment(self.version, false, flags, 0, ack, options, 0);
-            self.limit.on_arrival(NOW, &Ip::parse(&bytes).unwrap(), &bytes, ChecksumState::Final, |_, rtt| {
+            self.limit.on_arrival(self.now, &Ip::parse(&bytes).unwrap(), &bytes, ChecksumState::Final, |_, rtt| {
                 room + rtt.as_millis() as u64
             })
         }
@@ -379,6 +382,7 @@ mod tests {
             (SHIFT, NO_SHIFT, None),
             (SIGNED, SHIFT, None),
             (SHIFT, SIGNED, None),
+            (MULTIPATH, SHIFT, None),
         ] {
             let mut bench = Bench::new(Version::V4);
             bench.accept(theirs, ours);
@@ -400,6 +404,55 @@ mod tests {
         assert_eq!(bench.window(1_000, 0), Some(25_000u16.div_ceil(128)));
         bench.send(SYN, 7, SHIFT, 0);
         assert_eq!(bench.window(1_000, 0), None, "the connection of the ports has ended");
+    }
+
+    #[test]
+    fn the_room_counts_the_data_on_the_way_from_a_sender_behind_another_network() {
+        let mut bench = Bench::new(Version::V4);
+        bench.arrive(SYN, 0, SHIFT, 0);
+        bench.now = NOW + Duration::from_millis(80);
+        bench.send(SYN | ACK, FIRST.wrapping_sub(1), SHIFT, 0);
+        assert!(bench.send(ACK, FIRST, &[], 20_000));
+        assert_eq!(bench.window(0, 10_000), Some(30_080u16.div_ceil(128)), "the bench has a byte for a millisecond");
+    }
+
+    #[test]
+    fn a_late_copy_of_a_syn_changes_nothing_and_a_forged_syn_ack_is_ignored() {
+        let mut bench = Bench::new(Version::V4);
+        bench.accept(SHIFT, SHIFT);
+        bench.arrive(SYN, 0, SHIFT, 0);
+        bench.arrive(SYN | ACK, 77, LARGE_SHIFT, 0);
+        assert_eq!(bench.window(50_000, 0), Some(391));
+        let mut client = Bench::new(Version::V4);
+        client.send(SYN, FIRST.wrapping_sub(1), SHIFT, 0);
+        client.arrive(SYN | ACK, 77, LARGE_SHIFT, 0);
+        client.arrive(SYN | ACK, FIRST, SHIFT, 0);
+        client.arrive(SYN | ACK, FIRST, LARGE_SHIFT, 0);
+        assert!(client.send(ACK, FIRST, &[], 50_000));
+        assert_eq!(client.window(0, 0), Some(391));
+    }
+
+    #[test]
+    fn an_ack_with_sack_opens_the_window_and_an_old_ack_is_not_changed() {
+        const SACK: &[u8] = &[1, 1, 5, 10, 0, 0, 9, 0, 0, 0, 10, 0];
+        let mut bench = Bench::new(Version::V4);
+        bench.accept(SHIFT, SHIFT);
+        assert_eq!(bench.window(50_000, 0), Some(391));
+        let limited = bench.arrive(ACK, FIRST.wrapping_add(50_000), SACK, 10_000).unwrap();
+        assert_eq!(read_u16(&limited, 20 + WINDOW), 60_000u16.div_ceil(128));
+        assert_eq!(bench.window(40_000, 0), None);
+    }
+
+    #[test]
+    fn two_flows_in_one_bucket_are_not_limited() {
+        let mut bench = Bench::new(Version::V4);
+        bench.accept(SHIFT, SHIFT);
+        let other = packet(Version::V4, UDP, 100, 1);
+        let bytes = segment(Version::V4, true, ACK, 0, 0, &[], 0);
+        let (bucket, len) = (flow::bucket(&Ip::parse(&bytes).unwrap(), &bytes, Class::Bulk), other.len());
+        assert!(!bench.limit.on_sent(NOW, bucket, &SuperPacket::new(other, len, Offload::default()).unwrap()));
+        assert!(!bench.send(ACK, FIRST, &[], 1_000));
+        assert_eq!(bench.window(50_000, 0), None);
     }
 
     #[test]
