@@ -6,12 +6,12 @@
 //! queue may still take ("explicit window adaptation", Kalampoukas, Varma and Ramakrishnan, IEEE INFOCOM 1998).
 //! Nothing is dropped, and the flow's congestion window stays as it is.
 //!
-//! A sender behind another network has data on the way to this end, which is not in the queue yet. So the queue's target
-//! is longer by the RTT to the sender, which the handshake shows.
+//! A sender behind another network has data on the way to this end, which is not in the queue yet. So the queue's
+//! target is longer by the RTT to the sender, which the handshake shows.
 //!
 //! The window is scaled by a shift that only the SYN segments contain (RFC 7323 section 2.2). A flow whose SYNs this
-//! end has not seen is not limited, and CoDel alone bounds its queue. The same applies to a flow without window scaling,
-//! with signed headers (RFC 2385, RFC 5925), or of Multipath TCP.
+//! end has not seen is not limited, and CoDel alone bounds its queue. The same applies to a flow without window
+//! scaling, with signed headers (RFC 2385, RFC 5925), or of Multipath TCP.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -257,8 +257,9 @@ fn is_after(a: u32, b: u32) -> bool {
 /// Offsets in a TCP header.
 const WINDOW: usize = 14;
 const CHECKSUM: usize = 16;
-/// Option kinds: window scale (RFC 7323); MD5 signature (RFC 2385), authentication (RFC 5925), Multipath TCP (RFC 8684).
+/// Option kind of the window scale (RFC 7323).
 const WINDOW_SCALE: u8 = 3;
+/// MD5 signature (RFC 2385), authentication (RFC 5925), Multipath TCP (RFC 8684).
 const EXCLUDED: [u8; 3] = [19, 29, 30];
 /// A larger shift counts as this (RFC 7323 section 2.3).
 const MAX_SHIFT: u8 = 14;

@@ -27,17 +27,22 @@ impl<H: Host> Host for Delayed<H> {
     }
 
     fn poll(&mut self, now: Time) -> Option<Vec<u8>> {
-        while let Some((_, packet)) = self.to_host.pop_front_if(|(at, _)| *at <= now) {
+        while let Some(packet) = take_due(&mut self.to_host, now) {
             self.host.handle(now, &packet);
         }
         while let Some(packet) = self.host.poll(now) {
             self.to_tun.push_back((now + self.delay, packet));
         }
-        self.to_tun.pop_front_if(|(at, _)| *at <= now).map(|(_, packet)| packet)
+        take_due(&mut self.to_tun, now)
     }
 
     fn next_deadline(&self) -> Option<Time> {
         let queued = [self.to_host.front(), self.to_tun.front()].into_iter().flatten().map(|(at, _)| *at);
         queued.chain(self.host.next_deadline()).min()
     }
+}
+
+fn take_due(queue: &mut VecDeque<(Time, Vec<u8>)>, now: Time) -> Option<Vec<u8>> {
+    queue.front().filter(|(at, _)| *at <= now)?;
+    queue.pop_front().map(|(_, packet)| packet)
 }

@@ -2,10 +2,10 @@
 //! 2883), time-based loss detection (RACK, RFC 8985), delayed ACKs, TCP small queues.
 //!
 //! The packets are real ones of MTU size with timestamps, so tunnels handle them as real traffic. Features without
-//! influence on goodput are omitted: the data does not wait for the answer to the SYN by default, the connection never closes, the
-//! application has data up to its limit, if any, and always reads, and receive windows are 128 MiB. smoltcp is not used
-//! because it has no SACK and returns to the first loss, and because its CUBIC counts bytes where the formula counts
-//! segments.
+//! influence on goodput are omitted: the data does not wait for the answer to the SYN by default, the connection never
+//! closes, the application has data up to its limit, if any, and always reads, and receive windows are 128 MiB. smoltcp
+//! is not used because it has no SACK and returns to the first loss, and because its CUBIC counts bytes where the
+//! formula counts segments.
 
 mod cubic;
 mod receiver;
