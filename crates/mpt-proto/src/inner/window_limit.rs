@@ -4,7 +4,7 @@
 //! receiver delivers nothing until it arrives. But a sender also obeys the receive window of each ACK (RFC 9293 section
 //! 3.8). So an ACK that arrives through the tunnel gets a window with room for the packets on the way and for what the
 //! queue may still take ("explicit window adaptation", Kalampoukas, Varma and Ramakrishnan, IEEE INFOCOM 1998).
-//! Nothing is dropped, and the flow's congestion window stays as it is.
+//! Nothing is dropped, so no drop reduces the flow's congestion window.
 //!
 //! A sender behind another network has data on the way to this end, which is not in the queue yet. So the queue's
 //! target is longer by the RTT to the sender, which the handshake shows.
@@ -36,7 +36,7 @@ pub struct WindowLimit {
 #[derive(Debug)]
 struct LimitedFlow {
     connection: Connection,
-    /// Sequence number of our SYN.
+    /// Sequence number of the SYN from this end.
     own_syn: Option<u32>,
     peer_syn: Option<PeerSyn>,
     /// RTT between this end and the sender; none before it is measured.

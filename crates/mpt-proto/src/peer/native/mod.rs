@@ -309,7 +309,7 @@ impl Native {
             common.discard_stale(now);
         }
         self.inner.ack_delay.on_sent(now, &packet);
-        if self.spreads(common, packet.mark()) && self.inner.window_limit.on_sent(now, bucket, &packet) {
+        if self.may_limit_window(common, packet.mark()) && self.inner.window_limit.on_sent(now, bucket, &packet) {
             common.queue.set_limited(bucket);
         }
         if !self.tuning.has(Heuristic::AckFilter) {
@@ -331,8 +331,8 @@ impl Native {
         }
     }
 
-    /// Returns true if a flow of this class may use the sum of all paths, so that its window can be limited by it.
-    fn spreads(&self, common: &Common, mark: Mark) -> bool {
+    /// Returns true if packets with this mark may use all paths: the window limit takes the sum of their rates.
+    fn may_limit_window(&self, common: &Common, mark: Mark) -> bool {
         let is_bound = || self.bound_path(common, mark, PathSet::ALL).is_some();
         let by_packet = !common.scheduler.keeps_flows() && !common.scheduler.is_redundant();
         by_packet && self.tuning.has(Heuristic::WindowLimit) && !is_bound()
