@@ -11,8 +11,8 @@ pub mod codel {
     /// CoDel's interval: a round trip of most Internet flows (RFC 8289 section 4.2). A sender cannot react sooner, so a
     /// queue that is gone by then was a burst. [`Queue::set_delay`] raises it if the paths alone take longer.
     pub const INTERVAL: Duration = Duration::from_millis(100);
-    /// CoDel's target for a flow whose receive window is limited, in targets of the others. With 2, 3 and 5, the goodput
-    /// of 80 random mixes was the same within 0.3 %; with 1, the longest stalls were twice as long.
+    /// CoDel's target for a flow whose receive window is limited, in targets of the others. With 2, 3 and 5, the
+    /// goodput of 80 random mixes was the same within 0.3 %. With 1, the longest stalls were twice as long.
     pub const LIMITED_FACTOR: u32 = 3;
     /// Packets dropped at once over the limit, to amortise the search for the largest flow (RFC 8290 section 4.1).
     pub const DROP_BATCH: usize = 64;
