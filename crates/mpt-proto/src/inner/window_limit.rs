@@ -78,13 +78,15 @@ impl WindowLimit {
         if flow::class(bucket) != Class::Bulk {
             return false;
         }
-        let (flags, connection) = (ip.tcp_flags(bytes), connection(ip, bytes));
-        if let Some((flags, connection)) = flags.zip(connection).filter(|(flags, _)| flags.syn) {
-            self.on_own_syn(now, bucket, connection, ip, bytes, flags.ack);
+        if let Some(flags) = ip.tcp_flags(bytes).filter(|flags| flags.syn) {
+            if let Some(connection) = connection(ip, bytes) {
+                self.on_own_syn(now, bucket, connection, ip, bytes, flags.ack);
+            }
             return false;
         }
         let Some(flow) = self.flows.get_mut(&bucket) else { return false };
-        let Some(number) = ip.sequence(bytes).filter(|_| connection == Some(flow.connection)) else {
+        let is_same = connection(ip, bytes) == Some(flow.connection);
+        let Some(number) = ip.sequence(bytes).filter(|_| is_same) else {
             // Two flows share the bucket, so its queue is not that of one.
             self.flows.remove(&bucket);
             return false;

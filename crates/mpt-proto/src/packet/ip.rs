@@ -134,8 +134,7 @@ impl Ip {
 
     /// Returns true for a TCP segment with SYN and ACK.
     pub fn is_syn_ack(&self, bytes: &[u8]) -> bool {
-        let flags = bytes.get(self.transport + 13).filter(|_| self.protocol == TCP && !self.fragment);
-        flags.is_some_and(|flags| flags & (SYN | ACK) == SYN | ACK)
+        self.tcp_flags(bytes).is_some_and(|flags| flags.syn && flags.ack)
     }
 
     /// Returns the acknowledgement number of a TCP segment that [`Self::is_pure_ack`] has accepted.
