@@ -8,6 +8,7 @@ use clap::Args;
 use mpt_lab::{
     chart,
     experiment::population::{Population, report},
+    plan::Congestion,
 };
 use mpt_proto::tuning::{Heuristic, Tuning};
 use mpt_sim::seed::Seed;
@@ -31,6 +32,9 @@ pub(crate) struct PopulationArgs {
     /// Length of each run.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     seconds: u64,
+    /// Congestion control of the flow, but of those that the following options add: they have CUBIC.
+    #[arg(long, value_enum, default_value_t = Congestion::Cubic)]
+    congestion: Congestion,
     /// Also runs MPT over each path alone and over all but one; takes four times as long.
     #[arg(long)]
     parts: bool,
@@ -69,6 +73,7 @@ pub(crate) fn run(args: &PopulationArgs) -> Result<(), Box<dyn Error>> {
     let population = Population {
         seed: Seed(args.seed),
         run_seed: Seed(run_seed),
+        congestion: args.congestion,
         length: Duration::from_secs(args.seconds),
         parts: args.parts,
         call: args.call,

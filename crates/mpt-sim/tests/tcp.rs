@@ -10,12 +10,16 @@ use mpt_sim::{
 };
 use std::time::Duration;
 
-/// Returns the goodput in Mbit/s over `seconds`, median of three seeds.
+/// Returns the goodput of CUBIC in Mbit/s over `seconds`, median of three seeds.
 fn goodput(path: &str, seconds: u64) -> f64 {
+    goodput_of(|| TcpSource::new(1_500), path, seconds)
+}
+
+fn goodput_of(source: impl Fn() -> TcpSource, path: &str, seconds: u64) -> f64 {
     let path: PathSpec = path.parse().unwrap();
     let mut runs: Vec<f64> = (1..4)
         .map(|seed| {
-            let hosts = [Box::new(TcpSource::new(1_500)) as _, Box::new(TcpSink::new(1_500)) as _];
+            let hosts = [Box::new(source()) as _, Box::new(TcpSink::new(1_500)) as _];
             let mut net = Direct::new(Seed(seed), &path, hosts);
             net.run(Duration::from_secs(seconds));
             net.host::<TcpSink>(1).bytes() as f64 * 8e-6 / seconds as f64
@@ -45,6 +49,24 @@ fn a_long_link_loses_only_slow_start() {
 fn random_loss_costs_as_much_as_in_linux() {
     let mbit = goodput("rate=100mbit,delay=25ms,loss=0.1%,queue=400ms", 20);
     assert!((10.0..32.0).contains(&mbit), "14 to 27 with Linux: {mbit}");
+}
+
+#[test]
+fn bbr_has_the_goodput_of_bbr_in_linux() {
+    // 10 s over the laboratory's wire, Linux 6.18.
+    for (path, linux) in [
+        ("rate=20mbit,delay=10ms", 19.0),
+        ("rate=50mbit,delay=60ms", 44.3),
+        ("rate=50mbit,delay=120ms", 40.0),
+        ("rate=50mbit,delay=20ms,loss=1%", 45.9),
+        ("rate=50mbit,delay=20ms,loss=5%", 42.0),
+        ("rate=50mbit,delay=20ms,queue=30kB", 46.1),
+        ("rate=50mbit,delay=20ms,jitter=5ms,order=free", 46.6),
+        ("rate=150mbit,delay=30ms,jitter=5ms", 135.9),
+    ] {
+        let ours = goodput_of(|| TcpSource::new(1_500).with_bbr(), path, 10);
+        assert!((ours / linux - 1.0).abs() < 0.05, "{path}: {ours}, Linux {linux}");
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     error::{LabError, Result},
-    plan::{Action, Case, Load, Metric},
+    plan::{Action, Case, Congestion, Load, Metric},
     traffic::bulk::{Sample, rates},
     tunnel::{Layout, Mode},
 };
@@ -74,7 +74,7 @@ impl Simulation<'_> {
     }
 
     fn direct(&self, path: &PathSpec) -> Run {
-        let mut net = Direct::new(self.seed, path, hosts(1_500, Time::START));
+        let mut net = Direct::new(self.seed, path, self.hosts(1_500, Time::START));
         net.run(self.length);
         Run { journal: net.journal(), ..self.result(net.host::<TcpSink>(1), Duration::ZERO, false) }
     }
@@ -135,13 +135,23 @@ impl Simulation<'_> {
         self.layout(&self.case.paths).mtu()
     }
 
-    /// Returns the hosts of one greedy TCP flow.
+    /// Returns the hosts of one greedy TCP flow through the tunnel.
     fn greedy(&self) -> [Box<dyn Host>; 2] {
         let (mtu, start) = (self.mtu(), Time::after(SETTLING_TIME + self.offset));
         match self.mode {
             Mode::Original => hosts_before_rack(mtu, start),
-            Mode::Native | Mode::Plain => hosts(mtu, start),
+            Mode::Native | Mode::Plain => self.hosts(mtu, start),
         }
+    }
+
+    /// Returns the hosts of one greedy TCP flow with the congestion control of the case.
+    fn hosts(&self, mtu: usize, start: Time) -> [Box<dyn Host>; 2] {
+        let source = TcpSource::new(mtu).starting_at(start);
+        let source = match self.case.traffic.load {
+            Load::Tcp { congestion: Congestion::Bbr, .. } => source.with_bbr(),
+            _ => source,
+        };
+        [Box::new(source), Box::new(TcpSink::new(mtu))]
     }
 
     /// Returns a network between `hosts` with an established tunnel.
@@ -195,10 +205,6 @@ impl Simulation<'_> {
             false => path.clone(),
         }
     }
-}
-
-fn hosts(mtu: usize, start: Time) -> [Box<dyn Host>; 2] {
-    [Box::new(TcpSource::new(mtu).starting_at(start)), Box::new(TcpSink::new(mtu))]
 }
 
 /// The TCP in the papers predates RACK (RFC 8985).

@@ -122,6 +122,12 @@ impl Case {
         }
     }
 
+    /// Selects the congestion control of its one flow.
+    pub fn with_congestion(mut self, congestion: Congestion) -> Self {
+        self.traffic.load = Load::Tcp { congestion, streams: 1 };
+        self
+    }
+
     /// Returns the links and what happens to them, each as its name or time and a text.
     pub fn links(&self, quick: bool) -> Vec<(String, String)> {
         let paths = self.paths.iter().enumerate();
@@ -214,7 +220,7 @@ pub enum Beside {
 }
 
 /// A sender's congestion control.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Congestion {
     /// Linux's default.

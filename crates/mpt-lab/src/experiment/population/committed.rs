@@ -3,6 +3,7 @@
 //! No constant of the core may be chosen by this seed: the file is a report.
 
 use super::{MixOutcome, Population, report};
+use crate::plan::Congestion;
 use mpt_proto::tuning::Tuning;
 use mpt_sim::seed::Seed;
 use std::time::Duration;
@@ -23,6 +24,7 @@ pub fn compute(numbers: impl IntoIterator<Item = usize>, progress: &(dyn Fn(usiz
     let population = Population {
         seed,
         run_seed: seed,
+        congestion: Congestion::Cubic,
         length,
         parts: false,
         call: false,

@@ -12,7 +12,7 @@ pub use page_load::PageLoad;
 
 use super::{ablation::call_beside_a_flow, ceiling, contender::Contender, parallel, result::Run, sim::Simulation};
 use crate::{
-    plan::{Case, Metric, population::mix},
+    plan::{Case, Congestion, Metric, population::mix},
     traffic::bulk,
     tunnel::Mode,
 };
@@ -29,6 +29,8 @@ pub struct Population {
     pub seed: Seed,
     /// Seed of the random numbers of each run.
     pub run_seed: Seed,
+    /// Congestion control of the flow.
+    pub congestion: Congestion,
     /// Length of a run.
     pub length: Duration,
     /// Also runs MPT over each single path and over all paths but one.
@@ -126,7 +128,7 @@ impl Population {
     }
 
     fn outcome(&self, number: usize) -> MixOutcome {
-        let case = mix(self.seed, number);
+        let case = mix(self.seed, number).with_congestion(self.congestion);
         let all = self.simulate(&case, Contender::Mpt);
         let alone = (0..case.paths.len()).map(|path| goodput(&self.simulate(&case, Contender::Solo(path))));
         let best = alone.fold(0.0, f64::max);
@@ -257,6 +259,7 @@ mod tests {
         let population = Population {
             seed: Seed(5),
             run_seed: Seed(6),
+            congestion: Congestion::Cubic,
             length,
             parts: true,
             call: true,

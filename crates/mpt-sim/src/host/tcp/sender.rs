@@ -1,6 +1,7 @@
 //! The sender: sends what the window allows and retransmits losses.
 
 use super::{
+    bbr::{AckSample, Bbr},
     cubic::Cubic,
     segment::{Range, Segment, echoed_timestamp, receive_window, timestamp},
 };
@@ -25,6 +26,16 @@ pub struct TcpSource {
     in_flight: usize,
     lost: usize,
     cubic: Cubic,
+    /// BBR, which then controls the flow in place of CUBIC.
+    bbr: Option<Bbr>,
+    /// Segments delivered so far, and when the newest was.
+    delivered: (u64, Time),
+    /// When the newest delivered segment was sent.
+    first_sent: Time,
+    /// The delivery that the current ACK reports.
+    delivery: Option<Delivery>,
+    /// The time of the next segment.
+    pace: Time,
     /// The window before the last loss, and the number of retransmissions that may be spurious.
     undo: Option<(Cubic, u32)>,
     /// Losses below this belong to the last reduction.
@@ -64,6 +75,19 @@ struct SentSegment {
     at: Time,
     retransmitted: bool,
     state: SegmentState,
+    /// [`TcpSource::delivered`] and [`TcpSource::first_sent`] when it was sent.
+    delivered: (u64, Time),
+    first_sent: Time,
+}
+
+/// The delivery of the segment that was sent last of those that an ACK reports.
+#[derive(Clone, Copy, Debug)]
+struct Delivery {
+    /// Segments delivered when it was sent.
+    before: u64,
+    /// The longer one of the times in which the segments since then were sent and acknowledged.
+    interval: Duration,
+    rtt: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -97,6 +121,11 @@ impl TcpSource {
             in_flight: 0,
             lost: 0,
             cubic: Cubic::new(),
+            bbr: None,
+            delivered: (0, Time::START),
+            first_sent: Time::START,
+            delivery: None,
+            pace: Time::START,
             undo: None,
             recovery: 0,
             timed_out: false,
@@ -122,6 +151,11 @@ impl TcpSource {
     /// threshold above the highest reordering seen; a lost retransmission waits for the timeout.
     pub fn before_rack(self) -> Self {
         Self { dup_thresh: Some(DUP_THRESH), ..self }
+    }
+
+    /// Selects BBR in place of CUBIC.
+    pub fn with_bbr(self) -> Self {
+        Self { bbr: Some(Bbr::new()), ..self }
     }
 
     /// Makes this the sender of connection number `flow`.
@@ -151,7 +185,7 @@ impl TcpSource {
 
     /// Returns the congestion window in segments.
     pub fn window(&self) -> f64 {
-        self.cubic.window
+        self.bbr.as_ref().map_or(self.cubic.window, |bbr| bbr.window)
     }
 
     /// Returns the number of reductions of the window: after losses, after timeouts, and undone ones.
@@ -170,6 +204,7 @@ impl TcpSource {
             self.on_spurious_retransmission();
         }
         let (mut arrived, measured) = (0, self.rtt.count);
+        self.delivery = None;
         for (from, to) in ranges.iter().filter(|range| range.0 >= next) {
             arrived += (*from..*to).filter(|number| self.mark_delivered(now, *number)).count();
         }
@@ -194,6 +229,23 @@ impl TcpSource {
             self.cubic.on_ack(now, arrived as f64, trips.latest, trips.min, self.first, next);
         }
         self.detect_losses(now);
+        self.update_bbr(now, arrived);
+    }
+
+    fn update_bbr(&mut self, now: Time, arrived: usize) {
+        let in_recovery = self.first < self.recovery;
+        if let Some((bbr, delivery)) = self.bbr.as_mut().zip(self.delivery) {
+            bbr.on_ack(&AckSample {
+                now,
+                acked: arrived as f64,
+                rtt: delivery.rtt,
+                delivered: self.delivered.0,
+                delivered_before: delivery.before,
+                interval: delivery.interval,
+                in_flight: self.in_flight,
+                in_recovery,
+            });
+        }
     }
 
     /// Marks a segment as received; returns true if it was not yet.
@@ -207,6 +259,14 @@ impl TcpSource {
             SegmentState::Lost => self.lost -= 1,
         }
         let sent = *sent;
+        self.delivered = (self.delivered.0 + 1, now);
+        if self.delivery.is_none_or(|newest| sent.delivered.0 >= newest.before) {
+            let interval = (sent.at - sent.first_sent).max(now - sent.delivered.1);
+            // A retransmitted segment gives no RTT sample.
+            let rtt = if sent.retransmitted { self.rtt.latest } else { now - sent.at };
+            self.delivery = Some(Delivery { before: sent.delivered.0, interval, rtt });
+            self.first_sent = sent.at;
+        }
         if !sent.retransmitted {
             self.rtt.on_sample(now - sent.at);
             self.reordered |= number < self.highest;
@@ -271,6 +331,9 @@ impl TcpSource {
         if first_lost.is_some_and(|number| number >= self.recovery) {
             self.undo = Some((self.cubic.clone(), 0));
             self.cubic.on_loss();
+            if let Some(bbr) = &mut self.bbr {
+                bbr.on_loss(self.in_flight);
+            }
             self.reductions[0] += 1;
             self.recovery = self.first + self.sent.len() as u64;
         }
@@ -316,6 +379,9 @@ impl TcpSource {
         (self.lost, self.in_flight) = (self.lost + self.in_flight, 0);
         self.undo = None;
         self.cubic.on_timeout();
+        if let Some(bbr) = &mut self.bbr {
+            bbr.on_timeout();
+        }
         self.reductions[1] += 1;
         self.recovery = self.first + self.sent.len() as u64;
         self.timed_out = true;
@@ -323,8 +389,18 @@ impl TcpSource {
         self.timeout = Some(now + self.rtt.timeout(self.backoff));
     }
 
+    /// Returns true if the windows and the application permit a segment at `at`.
+    fn permits(&self, at: Time) -> bool {
+        let next = self.first + self.sent.len() as u64;
+        let has_data = next < self.limit.min(self.window_end) && self.end.is_none_or(|end| at < end);
+        !self.waits && (self.in_flight as f64) < self.window().floor() && (self.lost > 0 || has_data)
+    }
+
     fn send(&mut self, now: Time) -> Option<u64> {
-        if self.in_flight as f64 >= self.cubic.window.floor() {
+        if now < self.pace {
+            return None;
+        }
+        if self.in_flight as f64 >= self.window().floor() {
             self.window_limited = None;
             return None;
         }
@@ -338,8 +414,20 @@ impl TcpSource {
         }
         let index =
             if self.lost > 0 { self.sent.iter().position(|sent| sent.state == SegmentState::Lost) } else { None };
-        let sent = SentSegment { at: now, retransmitted: index.is_some(), state: SegmentState::InFlight };
+        if self.in_flight == 0 {
+            (self.first_sent, self.delivered.1) = (now, now);
+        }
+        let sent = SentSegment {
+            at: now,
+            retransmitted: index.is_some(),
+            state: SegmentState::InFlight,
+            delivered: self.delivered,
+            first_sent: self.first_sent,
+        };
         self.in_flight += 1;
+        if let Some(bbr) = &self.bbr {
+            self.pace = now + bbr.spacing();
+        }
         self.timeout = self.timeout.or_else(|| Some(now + self.rtt.timeout(self.backoff)));
         let index = match index {
             Some(index) => {
@@ -393,12 +481,14 @@ impl Host for TcpSource {
 
     fn next_deadline(&self) -> Option<Time> {
         let begin = Some(self.start).filter(|_| !self.begun);
-        self.reordering_deadline.into_iter().chain(self.timeout).chain(begin).min()
+        let pace = Some(self.pace).filter(|at| self.bbr.is_some() && self.begun && self.permits(*at));
+        self.reordering_deadline.into_iter().chain(self.timeout).chain(begin).chain(pace).min()
     }
 
-    /// TCP small queues: about a millisecond at 100 Mbit/s.
+    /// TCP small queues: about a millisecond at 100 Mbit/s, and at the rate of BBR if that is higher.
     fn tun_limit(&self) -> usize {
-        16
+        let paced = self.bbr.as_ref().map_or(0.0, |bbr| 1e-3 / bbr.spacing().as_secs_f64().max(1e-9));
+        SMALL_QUEUE.max(paced as usize)
     }
 }
 
@@ -418,6 +508,8 @@ impl RttEstimator {
     }
 }
 
+/// Segments in the TUN device.
+const SMALL_QUEUE: usize = 16;
 /// RFC 6675's DupThresh, and Linux' tcp_max_reordering.
 const DUP_THRESH: usize = 3;
 const MAX_DUP_THRESH: usize = 300;
