@@ -343,6 +343,15 @@ fn bad_links_are_found_under_load() {
     rig.launch_with(Host::A, &caller().text());
     scene = Scene { rig, _far: Netns::create(&format!("{}-x", Topology::unique_name())).expect("a namespace") };
     finds(&scene, "path_mtu");
+    drop(scene);
+
+    let Some(mut rig) = Rig::build("doctor-bbr", &["delay=2ms", "delay=30ms"]) else { return };
+    rig.launch_with(Host::B, &Native::responder().text());
+    rig.launch_with(Host::A, &caller().text());
+    scene = Scene { rig, _far: Netns::create(&format!("{}-x", Topology::unique_name())).expect("a namespace") };
+    let with_bbr = "echo bbr > $TMP/cc; mount --bind $TMP/cc /proc/sys/net/ipv4/tcp_congestion_control";
+    scene.rig.wait_until("bbr", |_| named(&scene.doctor(Host::A, with_bbr), "warning").any(|name| name == "bbr"));
+    assert!(named(&scene.doctor(Host::A, ""), "warning").all(|name| name != "bbr"), "the hosts have CUBIC");
 }
 
 #[test]

@@ -86,6 +86,8 @@ pub struct HostFacts {
     pub forwarding: [Option<bool>; 2],
     /// Entries of the connection tracking table, and their maximum.
     pub conntrack: Option<(u64, u64)>,
+    /// Congestion control of new TCP connections.
+    pub congestion: Option<String>,
     /// The processor has instructions for AES.
     pub aes: Option<bool>,
     pub clock_synchronised: Option<bool>,

@@ -61,7 +61,7 @@ struct Aggregation {
 #[derive(Clone, Debug, Default)]
 struct MaxFilter(Vec<(u64, f64)>);
 
-/// What an ACK shows.
+/// The content of an ACK.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckSample {
     pub(super) now: Time,

@@ -92,6 +92,7 @@ pub const CHECKS: &[Check] = &[
     check("offload", FactSource::Host, host::offload),
     check("receive_buffer", FactSource::Host, host::receive_buffer),
     check("aes", FactSource::Host, host::aes),
+    check("bbr", FactSource::Host, host::bbr),
 ];
 
 fn failed(cause: impl Into<String>, cure: impl Into<String>) -> Finding {

@@ -80,6 +80,31 @@ fn properties_of_the_kernel_and_the_processor_are_found() {
 }
 
 #[test]
+fn bbr_beside_a_path_with_a_much_longer_round_trip_is_found() {
+    let find = |congestion: &str, scheduler: &str, far_us: u64, queue_us: u64| {
+        let mut facts = facts();
+        facts.host.congestion = Some(congestion.to_owned());
+        let path = |name: &str, srtt_us: u64, queue_us: u64| PathReport {
+            name: name.to_owned(),
+            up: true,
+            srtt_us: Some(srtt_us),
+            queue_us: Some(queue_us),
+            ..PathReport::default()
+        };
+        let paths = vec![path("dsl", 20_000, 0), path("sat", far_us, queue_us)];
+        let peer = PeerReport { paths, scheduler: scheduler.to_owned(), ..PeerReport::default() };
+        let Control::Report(report) = &mut facts.control else { panic!("a report") };
+        report.peers.push(peer);
+        names(&facts)
+    };
+    assert_eq!(find("bbr", "earliest", 70_000, 0), ["bbr"]);
+    assert_eq!(find("bbr", "earliest", 70_000, 30_000), [""; 0], "the path has a queue");
+    assert_eq!(find("bbr", "earliest", 40_000, 0), [""; 0]);
+    assert_eq!(find("bbr", "weighted", 70_000, 0), [""; 0]);
+    assert_eq!(find("cubic", "earliest", 70_000, 0), [""; 0]);
+}
+
+#[test]
 fn a_certificate_that_was_not_renewed_is_found() {
     let with = |expires_s: i64, problem: Option<&str>| {
         let mut facts = facts();

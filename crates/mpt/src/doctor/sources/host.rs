@@ -36,14 +36,16 @@ impl HostQuery {
 
 /// Reads the facts.
 pub fn read(about: &HostQuery) -> HostFacts {
-    let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let text = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    let number = |path: &str| text(path)?.parse::<u64>().ok();
     let forwards = |path: &str| number(path).map(|value| value != 0);
     let conntrack = |name: &str| number(&format!("/proc/sys/net/netfilter/nf_conntrack_{name}"));
     HostFacts {
-        kernel: fs::read_to_string("/proc/sys/kernel/osrelease").ok().map(|release| release.trim().to_owned()),
+        kernel: text("/proc/sys/kernel/osrelease"),
         rp_filter: rp_filter(),
         forwarding: ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"].map(forwards),
         conntrack: conntrack("count").zip(conntrack("max")),
+        congestion: text("/proc/sys/net/ipv4/tcp_congestion_control"),
         aes: fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| has_aes(&text)),
         clock_synchronised: clock::is_synchronised().ok(),
         future_file: future_file(about),
