@@ -302,7 +302,8 @@ mod tests {
     fn the_window_holds_two_of_the_shortest_round_trips() {
         let bbr = after(40);
         assert_eq!((bbr.rate.get().round(), bbr.min_rtt, bbr.is_filled), (1_000.0, Some(RTT), true));
-        assert_eq!(bbr.window, 40.0 + QUANTA + bbr.extra());
+        assert!((40.0..=41.0).contains(&bbr.bdp(WINDOW_GAIN)));
+        assert_eq!(bbr.window, bbr.bdp(WINDOW_GAIN) + QUANTA + bbr.extra());
     }
 
     #[test]
