@@ -32,7 +32,8 @@ pub(crate) struct PopulationArgs {
     /// Length of each run.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     seconds: u64,
-    /// Congestion control of the flow, but of those that the following options add: they have CUBIC.
+    /// Congestion control of the flow, and of those over single paths. The flows of --call, --both, --page and --idle
+    /// have CUBIC.
     #[arg(long, value_enum, default_value_t = Congestion::Cubic)]
     congestion: Congestion,
     /// Also runs MPT over each path alone and over all but one; takes four times as long.

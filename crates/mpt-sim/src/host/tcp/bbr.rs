@@ -1,6 +1,7 @@
 //! BBR version 1 as in Linux: draft-cardwell-iccrg-bbr-congestion-control-00, delivery rates by
 //! draft-cheng-iccrg-delivery-rate-estimation-00, and the compensation for aggregated ACKs
-//! (draft-ietf-ccwg-bbr section 5.5.9) with Linux' bound. Windows are in segments.
+//! (draft-ietf-ccwg-bbr section 5.5.9) with Linux' bound. Windows are in segments. The detection of policers is
+//! omitted, and the gain cycle always begins at the same phase.
 
 use mpt_proto::time::Time;
 use std::time::Duration;
@@ -16,6 +17,8 @@ pub(super) struct Bbr {
     min_rtt: Option<Duration>,
     /// Time of the minimum RTT.
     min_rtt_at: Time,
+    /// Segments per second that the pacer permits.
+    pacing: f64,
     round: u64,
     /// A round ends when a segment is delivered that was sent after this number of deliveries.
     round_end: u64,
@@ -45,8 +48,8 @@ enum Phase {
 struct Recovery {
     /// The window before the loss.
     window: f64,
-    /// The round of the loss, in which each ACK releases as much as it acknowledges.
-    round: u64,
+    /// The round of the loss, in which each ACK releases as much as it acknowledges; none after a timeout.
+    round: Option<u64>,
 }
 
 /// Data that is acknowledged beyond the bottleneck's rate.
@@ -77,6 +80,8 @@ pub(super) struct AckSample {
     pub(super) in_flight: usize,
     /// Losses are being repaired.
     pub(super) in_recovery: bool,
+    /// The sender had less in flight than the path holds.
+    pub(super) is_limited: bool,
 }
 
 impl Bbr {
@@ -87,6 +92,7 @@ impl Bbr {
             rate: MaxFilter::default(),
             min_rtt: None,
             min_rtt_at: Time::START,
+            pacing: 0.0,
             round: 0,
             round_end: 0,
             full: (0.0, 0),
@@ -98,15 +104,12 @@ impl Bbr {
 
     /// Returns the time between two segments.
     pub(super) fn spacing(&self) -> Duration {
-        let gain = match self.phase {
-            Phase::Startup => HIGH_GAIN,
-            Phase::Drain => 1.0 / HIGH_GAIN,
-            Phase::Probe(index, _) => CYCLE[index],
-            Phase::ProbeRtt { .. } => 1.0,
-        };
-        let first = INITIAL_WINDOW / self.min_rtt.unwrap_or(Duration::from_millis(1)).as_secs_f64().max(1e-6);
-        let rate = if self.rate.get() > 0.0 { self.rate.get() * PACING_MARGIN } else { first };
-        Duration::from_secs_f64(1.0 / (gain * rate))
+        let first = HIGH_GAIN * INITIAL_WINDOW * 1e3;
+        Duration::from_secs_f64(1.0 / if self.pacing > 0.0 { self.pacing } else { first })
+    }
+
+    pub(super) fn probes_rtt(&self) -> bool {
+        matches!(self.phase, Phase::ProbeRtt { .. })
     }
 
     pub(super) fn on_ack(&mut self, ack: &AckSample) {
@@ -116,30 +119,61 @@ impl Bbr {
         }
         if ack.interval >= self.min_rtt.unwrap_or_default() && !ack.interval.is_zero() {
             let rate = (ack.delivered - ack.delivered_before) as f64 / ack.interval.as_secs_f64();
-            self.rate.add(self.round, RATE_ROUNDS, rate);
+            if !ack.is_limited || rate >= self.rate.get() {
+                self.rate.add(self.round, RATE_ROUNDS, rate);
+            }
         }
         self.note_aggregation(ack);
-        self.check_full(starts_round);
+        self.check_full(starts_round && !ack.is_limited);
         self.advance(ack);
         self.update_min_rtt(ack);
+        self.set_pacing();
         self.set_window(ack);
     }
 
-    /// Handles the first loss in this window: the first round keeps what is in flight.
-    pub(super) fn on_loss(&mut self, in_flight: usize) {
-        let window = self.recovery.map_or(self.window, |recovery| recovery.window);
-        self.recovery = Some(Recovery { window, round: self.round });
+    /// Handles the first loss in this window: a round that begins now keeps what is in flight.
+    pub(super) fn on_loss(&mut self, in_flight: usize, delivered: u64) {
+        self.enter_recovery(Some(self.round));
+        self.round_end = delivered;
         self.window = (in_flight as f64 + 1.0).max(MIN_WINDOW);
     }
 
     pub(super) fn on_timeout(&mut self) {
-        self.on_loss(0);
+        self.enter_recovery(None);
         self.full = (0.0, 0);
         self.window = 1.0;
     }
 
+    fn enter_recovery(&mut self, round: Option<u64>) {
+        let window = self.recovery.map_or(self.window, |recovery| recovery.window);
+        self.recovery = Some(Recovery { window, round });
+    }
+
+    /// Until the pipe is filled, the pacing rate only grows.
+    fn set_pacing(&mut self) {
+        let gain = match self.phase {
+            Phase::Startup => HIGH_GAIN,
+            Phase::Drain => 1.0 / HIGH_GAIN,
+            Phase::Probe(index, _) => CYCLE[index],
+            Phase::ProbeRtt { .. } => 1.0,
+        };
+        if self.pacing == 0.0 {
+            let rtt = self.min_rtt.unwrap_or(Duration::from_millis(1));
+            self.pacing = HIGH_GAIN * INITIAL_WINDOW / rtt.as_secs_f64().max(1e-6);
+        }
+        let rate = gain * self.rate.get() * PACING_MARGIN;
+        if rate > 0.0 && (self.is_filled || rate > self.pacing) {
+            self.pacing = rate;
+        }
+    }
+
     fn bdp(&self, gain: f64) -> f64 {
         self.min_rtt.map_or(INITIAL_WINDOW, |rtt| gain * self.rate.get() * rtt.as_secs_f64()).ceil()
+    }
+
+    /// Returns a product of rate and round trip with room for three bursts of a millisecond.
+    fn inflight(&self, gain: f64) -> f64 {
+        self.bdp(gain) + 3.0 * (self.pacing * BURST.as_secs_f64()).floor().clamp(MIN_BURST, MAX_BURST)
     }
 
     fn check_full(&mut self, starts_round: bool) {
@@ -157,14 +191,16 @@ impl Bbr {
         if self.phase == Phase::Startup && self.is_filled {
             self.phase = Phase::Drain;
         }
-        if self.phase == Phase::Drain && ack.in_flight as f64 <= self.bdp(1.0) {
+        if self.phase == Phase::Drain && ack.in_flight as f64 <= self.inflight(1.0) {
             self.phase = Phase::Probe(FIRST_OF_CYCLE, ack.now);
         }
         let Phase::Probe(index, began) = self.phase else { return };
-        let (is_long, in_flight) = (ack.now.since(began) > self.min_rtt.unwrap_or_default(), ack.in_flight as f64);
+        let is_long = ack.now.since(began) > self.min_rtt.unwrap_or_default();
+        // Before this ACK.
+        let in_flight = ack.in_flight as f64 + ack.acked;
         let ends = match CYCLE[index] {
-            gain if gain > 1.0 => is_long && (ack.in_recovery || in_flight >= self.bdp(gain)),
-            gain if gain < 1.0 => is_long || in_flight <= self.bdp(1.0),
+            gain if gain > 1.0 => is_long && (ack.in_recovery || in_flight >= self.inflight(gain)),
+            gain if gain < 1.0 => is_long || in_flight <= self.inflight(1.0),
             _ => is_long,
         };
         if ends {
@@ -193,7 +229,7 @@ impl Bbr {
     }
 
     fn set_window(&mut self, ack: &AckSample) {
-        let conserves = self.recovery.is_some_and(|recovery| recovery.round == self.round);
+        let conserves = self.recovery.is_some_and(|recovery| recovery.round == Some(self.round));
         match self.recovery {
             Some(recovery) if !ack.in_recovery => {
                 self.window = self.window.max(recovery.window);
@@ -201,20 +237,24 @@ impl Bbr {
             }
             Some(_) if conserves => {
                 self.window = self.window.max(ack.in_flight as f64 + ack.acked);
-                return;
+                return self.clamp_window();
             }
             _ => {}
         }
         let gain = if matches!(self.phase, Phase::Startup | Phase::Drain) { HIGH_GAIN } else { WINDOW_GAIN };
         let extra = if self.is_filled { self.extra() } else { 0.0 };
-        let target = self.bdp(gain) + QUANTA + extra;
+        let target = self.inflight(gain) + extra;
         if self.is_filled {
             self.window = (self.window + ack.acked).min(target);
         } else if self.window < target || (ack.delivered as f64) < INITIAL_WINDOW {
             self.window += ack.acked;
         }
         self.window = self.window.max(MIN_WINDOW);
-        if matches!(self.phase, Phase::ProbeRtt { .. }) {
+        self.clamp_window();
+    }
+
+    fn clamp_window(&mut self) {
+        if self.probes_rtt() {
             self.window = self.window.min(MIN_WINDOW);
         }
     }
@@ -264,8 +304,10 @@ const MIN_RTT_AGE: Duration = Duration::from_secs(10);
 const PROBE_RTT: Duration = Duration::from_millis(200);
 /// Linux paces 1 % below the estimate.
 const PACING_MARGIN: f64 = 0.99;
-/// Three bursts of two segments.
-const QUANTA: f64 = 6.0;
+/// Time that a burst takes at the pacing rate, and its segments: at least 2, at most 64 KiB.
+const BURST: Duration = Duration::from_millis(1);
+const MIN_BURST: f64 = 2.0;
+const MAX_BURST: f64 = 45.0;
 const EXTRA_ROUNDS: u64 = 10;
 const MAX_EXTRA: Duration = Duration::from_millis(100);
 
@@ -292,6 +334,7 @@ mod tests {
                 interval,
                 in_flight: 0,
                 in_recovery: false,
+                is_limited: false,
             });
             delivered += window;
         }
@@ -303,7 +346,7 @@ mod tests {
         let bbr = after(40);
         assert_eq!((bbr.rate.get().round(), bbr.min_rtt, bbr.is_filled), (1_000.0, Some(RTT), true));
         assert!((40.0..=41.0).contains(&bbr.bdp(WINDOW_GAIN)));
-        assert_eq!(bbr.window, bbr.bdp(WINDOW_GAIN) + QUANTA + bbr.extra());
+        assert_eq!(bbr.window, bbr.inflight(WINDOW_GAIN) + bbr.extra());
     }
 
     #[test]
@@ -319,6 +362,7 @@ mod tests {
             interval: RTT * 2,
             in_flight: 3,
             in_recovery: false,
+            is_limited: false,
         };
         bbr.on_ack(&ack);
         assert_eq!((bbr.window, bbr.min_rtt), (4.0, Some(RTT * 2)));
@@ -330,7 +374,7 @@ mod tests {
     fn a_loss_keeps_what_is_in_flight_for_a_round() {
         let mut bbr = after(40);
         let before = bbr.window;
-        bbr.on_loss(20);
+        bbr.on_loss(20, bbr.round_end);
         assert_eq!(bbr.window, 21.0);
         let now = bbr.min_rtt_at + Duration::from_secs(1);
         let (delivered, delivered_before) = (bbr.round_end + 40, bbr.round_end);
@@ -343,6 +387,7 @@ mod tests {
             interval: RTT * 2,
             in_flight: 20,
             in_recovery: false,
+            is_limited: false,
         };
         bbr.on_ack(&ack);
         assert!(bbr.window >= before.min(bbr.bdp(2.0)), "{} of {before}", bbr.window);

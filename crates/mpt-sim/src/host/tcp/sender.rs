@@ -34,8 +34,11 @@ pub struct TcpSource {
     first_sent: Time,
     /// The delivery that the current ACK reports.
     delivery: Option<Delivery>,
-    /// The time of the next segment.
+    /// Samples of segments that are sent before this number of deliveries do not show the path's rate.
+    limited_until: u64,
+    /// The time of the next segment, and of the last call of [`Host::poll`].
     pace: Time,
+    polled: Time,
     /// The window before the last loss, and the number of retransmissions that may be spurious.
     undo: Option<(Cubic, u32)>,
     /// Losses below this belong to the last reduction.
@@ -78,6 +81,7 @@ struct SentSegment {
     /// [`TcpSource::delivered`] and [`TcpSource::first_sent`] when it was sent.
     delivered: (u64, Time),
     first_sent: Time,
+    is_limited: bool,
 }
 
 /// The delivery of the segment that was sent last of those that an ACK reports.
@@ -88,6 +92,7 @@ struct Delivery {
     /// The longer one of the times in which the segments since then were sent and acknowledged.
     interval: Duration,
     rtt: Duration,
+    is_limited: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -125,7 +130,9 @@ impl TcpSource {
             delivered: (0, Time::START),
             first_sent: Time::START,
             delivery: None,
+            limited_until: 0,
             pace: Time::START,
+            polled: Time::START,
             undo: None,
             recovery: 0,
             timed_out: false,
@@ -244,7 +251,11 @@ impl TcpSource {
                 interval: delivery.interval,
                 in_flight: self.in_flight,
                 in_recovery,
+                is_limited: delivery.is_limited,
             });
+            if bbr.probes_rtt() {
+                self.limited_until = self.delivered.0 + self.in_flight as u64;
+            }
         }
     }
 
@@ -264,7 +275,7 @@ impl TcpSource {
             let interval = (sent.at - sent.first_sent).max(now - sent.delivered.1);
             // A retransmitted segment gives no RTT sample.
             let rtt = if sent.retransmitted { self.rtt.latest } else { now - sent.at };
-            self.delivery = Some(Delivery { before: sent.delivered.0, interval, rtt });
+            self.delivery = Some(Delivery { before: sent.delivered.0, interval, rtt, is_limited: sent.is_limited });
             self.first_sent = sent.at;
         }
         if !sent.retransmitted {
@@ -332,7 +343,7 @@ impl TcpSource {
             self.undo = Some((self.cubic.clone(), 0));
             self.cubic.on_loss();
             if let Some(bbr) = &mut self.bbr {
-                bbr.on_loss(self.in_flight);
+                bbr.on_loss(self.in_flight, self.delivered.0);
             }
             self.reductions[0] += 1;
             self.recovery = self.first + self.sent.len() as u64;
@@ -389,13 +400,6 @@ impl TcpSource {
         self.timeout = Some(now + self.rtt.timeout(self.backoff));
     }
 
-    /// Returns true if the windows and the application permit a segment at `at`.
-    fn permits(&self, at: Time) -> bool {
-        let next = self.first + self.sent.len() as u64;
-        let has_data = next < self.limit.min(self.window_end) && self.end.is_none_or(|end| at < end);
-        !self.waits && (self.in_flight as f64) < self.window().floor() && (self.lost > 0 || has_data)
-    }
-
     fn send(&mut self, now: Time) -> Option<u64> {
         if now < self.pace {
             return None;
@@ -414,7 +418,7 @@ impl TcpSource {
         }
         let index =
             if self.lost > 0 { self.sent.iter().position(|sent| sent.state == SegmentState::Lost) } else { None };
-        if self.in_flight == 0 {
+        if self.sent.is_empty() {
             (self.first_sent, self.delivered.1) = (now, now);
         }
         let sent = SentSegment {
@@ -423,6 +427,7 @@ impl TcpSource {
             state: SegmentState::InFlight,
             delivered: self.delivered,
             first_sent: self.first_sent,
+            is_limited: self.delivered.0 < self.limited_until,
         };
         self.in_flight += 1;
         if let Some(bbr) = &self.bbr {
@@ -461,6 +466,7 @@ impl Host for TcpSource {
     }
 
     fn poll(&mut self, now: Time) -> Option<Vec<u8>> {
+        self.polled = now;
         if self.reordering_deadline.is_some_and(|end| end <= now) {
             self.detect_losses(now);
         }
@@ -481,7 +487,7 @@ impl Host for TcpSource {
 
     fn next_deadline(&self) -> Option<Time> {
         let begin = Some(self.start).filter(|_| !self.begun);
-        let pace = Some(self.pace).filter(|at| self.bbr.is_some() && self.begun && self.permits(*at));
+        let pace = Some(self.pace).filter(|at| *at > self.polled);
         self.reordering_deadline.into_iter().chain(self.timeout).chain(begin).chain(pace).min()
     }
 

@@ -97,11 +97,12 @@ fn bbr_beside_a_path_with_a_much_longer_round_trip_is_found() {
         report.peers.push(peer);
         names(&facts)
     };
-    assert_eq!(find("bbr", "earliest", 70_000, 0), ["bbr"]);
-    assert_eq!(find("bbr", "earliest", 70_000, 30_000), [""; 0], "the path has a queue");
-    assert_eq!(find("bbr", "earliest", 40_000, 0), [""; 0]);
-    assert_eq!(find("bbr", "weighted", 70_000, 0), [""; 0]);
-    assert_eq!(find("cubic", "earliest", 70_000, 0), [""; 0]);
+    assert_eq!(find("bbr", "earliest", 80_000, 0), ["bbr"]);
+    assert_eq!(find("bbr2", "earliest", 80_000, 0), ["bbr"]);
+    assert_eq!(find("bbr", "earliest", 80_000, 30_000), [""; 0], "the path has a queue");
+    assert_eq!(find("bbr", "earliest", 60_000, 0), [""; 0]);
+    assert_eq!(find("bbr", "weighted", 80_000, 0), [""; 0]);
+    assert_eq!(find("cubic", "earliest", 80_000, 0), [""; 0]);
 }
 
 #[test]
