@@ -171,7 +171,7 @@ impl Bbr {
         self.min_rtt.map_or(INITIAL_WINDOW, |rtt| gain * self.rate.get() * rtt.as_secs_f64()).ceil()
     }
 
-    /// Returns a product of rate and round trip with room for three bursts of a millisecond.
+    /// Returns `gain` times the segments that the path holds, and three bursts of a millisecond.
     fn inflight(&self, gain: f64) -> f64 {
         self.bdp(gain) + 3.0 * (self.pacing * BURST.as_secs_f64()).floor().clamp(MIN_BURST, MAX_BURST)
     }
