@@ -68,6 +68,9 @@ impl Simulation<'_> {
                 Some(path) => Ok(self.direct(&self.oriented(&path))),
                 None => Err(LabError::Inapplicable("an ideal link needs constant, limited rates")),
             },
+            Contender::Mpt if self.mode == Mode::Original && self.has_bbr() => {
+                Err(LabError::Inapplicable("the simulator's TCP for the original MPT has no BBR"))
+            }
             Contender::Mpt => self.tunnel(),
             Contender::Mptcp | Contender::Competitor(_) => Err(LabError::Inapplicable("only MPT is simulated")),
         }
@@ -147,11 +150,12 @@ impl Simulation<'_> {
     /// Returns the hosts of one greedy TCP flow with the congestion control of the case.
     fn hosts(&self, mtu: usize, start: Time) -> [Box<dyn Host>; 2] {
         let source = TcpSource::new(mtu).starting_at(start);
-        let source = match self.case.traffic.load {
-            Load::Tcp { congestion: Congestion::Bbr, .. } => source.with_bbr(),
-            _ => source,
-        };
+        let source = if self.has_bbr() { source.with_bbr() } else { source };
         [Box::new(source), Box::new(TcpSink::new(mtu))]
+    }
+
+    fn has_bbr(&self) -> bool {
+        matches!(self.case.traffic.load, Load::Tcp { congestion: Congestion::Bbr, .. })
     }
 
     /// Returns a network between `hosts` with an established tunnel.

@@ -214,7 +214,7 @@ impl Bbr {
         if has_expired || self.min_rtt.is_none_or(|known| ack.rtt < known) {
             (self.min_rtt, self.min_rtt_at) = (Some(ack.rtt), ack.now);
         }
-        if has_expired && !matches!(self.phase, Phase::ProbeRtt { .. }) {
+        if has_expired && !self.probes_rtt() {
             self.phase = Phase::ProbeRtt { window: self.window, end: None };
         }
         let Phase::ProbeRtt { window, end } = self.phase else { return };
@@ -229,13 +229,12 @@ impl Bbr {
     }
 
     fn set_window(&mut self, ack: &AckSample) {
-        let conserves = self.recovery.is_some_and(|recovery| recovery.round == Some(self.round));
         match self.recovery {
             Some(recovery) if !ack.in_recovery => {
                 self.window = self.window.max(recovery.window);
                 self.recovery = None;
             }
-            Some(_) if conserves => {
+            Some(recovery) if recovery.round == Some(self.round) => {
                 self.window = self.window.max(ack.in_flight as f64 + ack.acked);
                 return self.clamp_window();
             }

@@ -57,8 +57,8 @@ pub fn aes(facts: &Facts) -> Outcome {
 }
 
 /// BBR fills a far path only if its start-up queues more than the difference of the delays on the near one
-/// (`docs/design/ack-delay.md`). With one-way delays of 10 ms it filled one of 30 ms, one of 40 ms in some runs, and
-/// none of 60 ms; with 8 ms, half of one of 30 ms.
+/// (`docs/design/ack-delay.md`). With one-way delays of 10 ms it filled one of 30 ms, a part of one of 40 ms, and
+/// none of one of 60 ms; with 8 ms, a part of one of 30 ms.
 pub fn bbr(facts: &Facts) -> Outcome {
     let congestion = facts.host.congestion.as_ref()?;
     let peers = &facts.report()?.peers;
