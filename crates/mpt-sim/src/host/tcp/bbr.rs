@@ -1,5 +1,4 @@
-//! BBR version 1 as in Linux: draft-cardwell-iccrg-bbr-congestion-control-00, delivery rates by
-//! draft-cheng-iccrg-delivery-rate-estimation-00, and the compensation for aggregated ACKs
+//! BBR version 1 as in Linux: draft-cardwell-iccrg-bbr-congestion-control-00, and the compensation for aggregated ACKs
 //! (draft-ietf-ccwg-bbr section 5.5.9) with Linux' bound. Windows are in segments. The detection of policers is
 //! omitted, and the gain cycle always begins at the same phase.
 

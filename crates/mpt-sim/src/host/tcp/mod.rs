@@ -9,6 +9,7 @@
 
 mod bbr;
 mod cubic;
+mod delivery_rate;
 mod receiver;
 mod segment;
 mod sender;

@@ -3,6 +3,7 @@
 use super::{
     bbr::{AckSample, Bbr},
     cubic::Cubic,
+    delivery_rate::{DeliveryRate, SentState},
     segment::{Range, Segment, echoed_timestamp, receive_window, timestamp},
 };
 use crate::host::Host;
@@ -28,14 +29,7 @@ pub struct TcpSource {
     cubic: Cubic,
     /// BBR, which then controls the flow in place of CUBIC.
     bbr: Option<Bbr>,
-    /// Segments delivered so far, and when the newest was.
-    delivered: (u64, Time),
-    /// When the newest delivered segment was sent.
-    first_sent: Time,
-    /// The delivery that the current ACK reports.
-    delivery: Option<Delivery>,
-    /// Samples of segments that are sent before this number of deliveries do not show the path's rate.
-    limited_until: u64,
+    deliveries: DeliveryRate,
     /// The time of the next segment, and of the last call of [`Host::poll`].
     pace: Time,
     polled: Time,
@@ -78,21 +72,7 @@ struct SentSegment {
     at: Time,
     retransmitted: bool,
     state: SegmentState,
-    /// [`TcpSource::delivered`] and [`TcpSource::first_sent`] when it was sent.
-    delivered: (u64, Time),
-    first_sent: Time,
-    is_limited: bool,
-}
-
-/// The delivery of the segment that was sent last of those that an ACK reports.
-#[derive(Clone, Copy, Debug)]
-struct Delivery {
-    /// Segments delivered when it was sent.
-    before: u64,
-    /// The longer one of the times in which the segments since then were sent and acknowledged.
-    interval: Duration,
-    rtt: Duration,
-    is_limited: bool,
+    deliveries: SentState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -127,10 +107,7 @@ impl TcpSource {
             lost: 0,
             cubic: Cubic::new(),
             bbr: None,
-            delivered: (0, Time::START),
-            first_sent: Time::START,
-            delivery: None,
-            limited_until: 0,
+            deliveries: DeliveryRate::default(),
             pace: Time::START,
             polled: Time::START,
             undo: None,
@@ -211,7 +188,7 @@ impl TcpSource {
             self.on_spurious_retransmission();
         }
         let (mut arrived, measured) = (0, self.rtt.count);
-        self.delivery = None;
+        self.deliveries.sample = None;
         for (from, to) in ranges.iter().filter(|range| range.0 >= next) {
             arrived += (*from..*to).filter(|number| self.mark_delivered(now, *number)).count();
         }
@@ -241,12 +218,12 @@ impl TcpSource {
 
     fn update_bbr(&mut self, now: Time, arrived: usize) {
         let in_recovery = self.first < self.recovery;
-        if let Some((bbr, delivery)) = self.bbr.as_mut().zip(self.delivery) {
+        if let Some((bbr, delivery)) = self.bbr.as_mut().zip(self.deliveries.sample) {
             bbr.on_ack(&AckSample {
                 now,
                 acked: arrived as f64,
                 rtt: delivery.rtt,
-                delivered: self.delivered.0,
+                delivered: self.deliveries.delivered,
                 delivered_before: delivery.before,
                 interval: delivery.interval,
                 in_flight: self.in_flight,
@@ -254,7 +231,7 @@ impl TcpSource {
                 is_limited: delivery.is_limited,
             });
             if bbr.probes_rtt() {
-                self.limited_until = self.delivered.0 + self.in_flight as u64;
+                self.deliveries.ignore(self.in_flight);
             }
         }
     }
@@ -270,14 +247,9 @@ impl TcpSource {
             SegmentState::Lost => self.lost -= 1,
         }
         let sent = *sent;
-        self.delivered = (self.delivered.0 + 1, now);
-        if self.delivery.is_none_or(|newest| sent.delivered.0 >= newest.before) {
-            let interval = (sent.at - sent.first_sent).max(now - sent.delivered.1);
-            // A retransmitted segment gives no RTT sample.
-            let rtt = if sent.retransmitted { self.rtt.latest } else { now - sent.at };
-            self.delivery = Some(Delivery { before: sent.delivered.0, interval, rtt, is_limited: sent.is_limited });
-            self.first_sent = sent.at;
-        }
+        // A retransmitted segment gives no RTT sample.
+        let rtt = if sent.retransmitted { self.rtt.latest } else { now - sent.at };
+        self.deliveries.on_delivered(now, sent.at, sent.deliveries, rtt);
         if !sent.retransmitted {
             self.rtt.on_sample(now - sent.at);
             self.reordered |= number < self.highest;
@@ -343,7 +315,7 @@ impl TcpSource {
             self.undo = Some((self.cubic.clone(), 0));
             self.cubic.on_loss();
             if let Some(bbr) = &mut self.bbr {
-                bbr.on_loss(self.in_flight, self.delivered.0);
+                bbr.on_loss(self.in_flight, self.deliveries.delivered);
             }
             self.reductions[0] += 1;
             self.recovery = self.first + self.sent.len() as u64;
@@ -418,16 +390,11 @@ impl TcpSource {
         }
         let index =
             if self.lost > 0 { self.sent.iter().position(|sent| sent.state == SegmentState::Lost) } else { None };
-        if self.sent.is_empty() {
-            (self.first_sent, self.delivered.1) = (now, now);
-        }
         let sent = SentSegment {
             at: now,
             retransmitted: index.is_some(),
             state: SegmentState::InFlight,
-            delivered: self.delivered,
-            first_sent: self.first_sent,
-            is_limited: self.delivered.0 < self.limited_until,
+            deliveries: self.deliveries.on_sent(now, self.sent.is_empty()),
         };
         self.in_flight += 1;
         if let Some(bbr) = &self.bbr {
