@@ -5,9 +5,14 @@
 //! without a queue, may be a third of the RTT under load. BBR then has two minimum RTTs in flight (draft-ietf-ccwg-bbr
 //! section 5.6.4.2), which is less than one RTT, and HyStart takes the difference for a queue (RFC 9406 section 4.2).
 //!
-//! An ACK whose RTT is below the usual mean plus a mean deviation is held until the RTT has that value. Only pure ACKs
-//! are held; other packets are delivered at once, after the held ACKs that acknowledge no more than they do. A SYN-ACK
-//! is held only until the mean, because a program waits for it.
+//! Over unlike delays, the scheduler uses a far path once the queue for the near one takes longer than the difference.
+//! BBR's queue is at most about one of its minimum RTTs long, so it may never use the far path.
+//!
+//! An ACK waits until its RTT is that of a flow which uses all paths: on paths with jitter the usual mean plus a mean
+//! deviation, and for a flow that was backlogged for two seconds the RTT over the slowest path. In a window of BBR's
+//! memory the minimum RTT rises to at most 1.8 times the least, so BBR's rate does not fall. Only pure ACKs are held;
+//! other packets are delivered at once, after the held ACKs that acknowledge no more than they do. A SYN-ACK is held
+//! only until the mean, because a program waits for it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -18,8 +23,9 @@ use crate::deadline_index::DeadlineIndex;
 use crate::flow;
 use crate::packet::SuperPacket;
 use crate::packet::ip::{Ip, TCP};
+use crate::path::windowed_filter::WindowedMin;
 use crate::time::Time;
-use crate::tuning::inner::ack_delay::{MAX_HELD, SAMPLES};
+use crate::tuning::inner::ack_delay::{BUSY, KEPT, MAX_HELD, MAX_RAISE, MIN_RTT_WINDOW, PAUSE, SAMPLES};
 
 /// Send times of data and the held ACKs, by the bucket of the ACKs.
 #[derive(Debug, Default)]
@@ -32,12 +38,15 @@ pub struct AckDelay {
     due: DeadlineIndex,
 }
 
-/// The usual RTT; zero if the jitter is low.
+/// The RTTs that flows have.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TypicalRtt {
+    /// The usual one; zero if the jitter is low.
     pub mean: Duration,
-    /// The mean plus a mean deviation. ACKs with a shorter RTT are held.
+    /// The mean plus a mean deviation.
     pub late: Duration,
+    /// That of a flow over all paths; zero if BBR's queue reaches the slowest of them.
+    pub all_paths: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -46,6 +55,10 @@ struct DelayedFlow {
     sent: VecDeque<(u32, Time)>,
     /// In order of their acknowledgement numbers.
     held: VecDeque<HeldAck>,
+    /// Shortest RTT that the sender may have measured.
+    shown: WindowedMin<Duration>,
+    /// First and last time at which a packet waited at this end, without a pause between.
+    busy: Option<(Time, Time)>,
 }
 
 /// An ACK that is delivered later.
@@ -63,18 +76,27 @@ impl AckDelay {
         self.typical = typical;
     }
 
-    /// Remembers the send time of a packet from the TUN device.
-    pub fn on_sent(&mut self, now: Time, packet: &SuperPacket) {
+    /// Remembers the send time of a packet from the TUN device. `is_backlogged`: others of its flow wait, and may use
+    /// all paths.
+    pub fn on_sent(&mut self, now: Time, packet: &SuperPacket, is_backlogged: bool) {
         let (ip, bytes) = (packet.ip(), packet.bytes());
-        if self.typical.late.is_zero() || ip.protocol != TCP || ip.is_pure_ack(bytes) {
+        let longest = self.typical.longest();
+        if longest.is_zero() || ip.protocol != TCP || ip.is_pure_ack(bytes) {
             return;
         }
         let Some(number) = ip.sequence(bytes) else { return };
         let flow = self.flows.entry(flow::reverse_bucket(ip, bytes, Class::Bulk)).or_default();
-        while flow.sent.front().is_some_and(|(_, at)| now.since(*at) > self.typical.late) {
+        if ip.tcp_flags(bytes).is_some_and(|flags| flags.syn) {
+            flow.shown = WindowedMin::new();
+        }
+        if is_backlogged {
+            flow.on_backlog(now);
+        }
+        let kept = flow.kept(longest);
+        while flow.sent.front().is_some_and(|(_, at)| now.since(*at) > kept) {
             flow.sent.pop_front();
         }
-        let spacing = self.typical.late / SAMPLES;
+        let spacing = kept / SAMPLES;
         let is_next = |(last, at): &(u32, Time)| is_after(number, *last) && now.since(*at) >= spacing;
         if flow.sent.back().is_none_or(is_next) {
             flow.sent.push_back((number, now));
@@ -83,38 +105,35 @@ impl AckDelay {
 
     /// Returns the held ACKs that are delivered before a packet from the peer; `None` if the packet is held itself.
     pub fn on_packet(&mut self, now: Time, ip: &Ip, bytes: &[u8]) -> Option<impl Iterator<Item = Vec<u8>> + use<>> {
-        let min_rtt = self.min_rtt_shown(ip, bytes);
-        let is_relevant = min_rtt.is_some() || self.held > 0 && ip.protocol == TCP;
+        let may_wait = !self.flows.is_empty() && bytes.len() <= LONGEST_ACK;
+        let is_ack = may_wait && ip.is_pure_ack(bytes);
+        let is_syn_ack = may_wait && ip.is_syn_ack(bytes);
+        let is_relevant = is_ack || is_syn_ack || self.held > 0 && ip.protocol == TCP;
         let bucket = is_relevant.then(|| flow::bucket(ip, bytes, Class::Bulk));
         let mut before = Vec::new();
         if let Some(bucket) = bucket
             && let Some((flow, number)) = self.flows.get_mut(&bucket).zip(ip.acknowledged(bytes))
         {
             let covered = flow.held.partition_point(|held| !is_after(held.number, number));
-            let due = min_rtt.and_then(|min_rtt| Some(flow.sent_at(number)? + min_rtt));
-            let holds = due.filter(|due| *due > now && self.held < MAX_HELD);
-            match holds {
+            let sent = flow.sent_at(number).filter(|_| is_ack || is_syn_ack);
+            let least = if is_syn_ack { self.typical.mean } else { flow.least_rtt(now, &self.typical) };
+            let due = sent.map(|sent| sent + least).filter(|due| *due > now && self.held < MAX_HELD);
+            if is_ack || is_syn_ack {
+                flow.on_rtt(now, sent.map(|sent| due.unwrap_or(now).since(sent)), self.typical.longest());
+            }
+            match due {
                 Some(due) => flow.held.insert(covered, HeldAck { due, number, packet: bytes.to_vec() }),
                 None => before.extend(flow.held.drain(..covered)),
             }
             trim(&mut flow.held);
             self.due.set(bucket, flow.held.front().map(|first| first.due));
-            if holds.is_some() {
+            if due.is_some() {
                 self.held += 1;
                 return None;
             }
         }
         self.held -= before.len();
         Some(before.into_iter().map(|held| held.packet))
-    }
-
-    /// Returns the minimum RTT that the sender may measure from this packet, if it is one that may be held.
-    fn min_rtt_shown(&self, ip: &Ip, bytes: &[u8]) -> Option<Duration> {
-        if self.flows.is_empty() || bytes.len() > LONGEST_ACK {
-            return None;
-        }
-        let for_ack = ip.is_pure_ack(bytes).then_some(self.typical.late);
-        for_ack.or_else(|| ip.is_syn_ack(bytes).then_some(self.typical.mean))
     }
 
     /// Returns the number of held ACKs.
@@ -147,7 +166,41 @@ impl AckDelay {
     }
 }
 
+impl TypicalRtt {
+    fn longest(&self) -> Duration {
+        self.late.max(self.all_paths)
+    }
+}
+
 impl DelayedFlow {
+    /// Returns for how long a send time is kept: until an ACK is not early any more, at most a few of the shortest
+    /// RTTs, so that the times are close to each other.
+    fn kept(&self, longest: Duration) -> Duration {
+        self.shown.get().map_or(longest, |shortest| longest.min(shortest * KEPT))
+    }
+
+    /// Adds the RTT of an ACK that is delivered. `None`: its data left before those whose send times are kept.
+    fn on_rtt(&mut self, now: Time, rtt: Option<Duration>, longest: Duration) {
+        let least = self.kept(longest);
+        let is_longer = self.shown.get().is_some_and(|shortest| shortest < least);
+        if let Some(rtt) = rtt.or_else(|| is_longer.then_some(least)) {
+            self.shown.insert(now, MIN_RTT_WINDOW, rtt);
+        }
+    }
+
+    /// A packet of the flow waits at this end.
+    fn on_backlog(&mut self, now: Time) {
+        let since = self.busy.filter(|(_, last)| now.since(*last) < PAUSE).map_or(now, |(since, _)| since);
+        self.busy = Some((since, now));
+    }
+
+    /// Returns the least RTT that an ACK may show to the sender.
+    fn least_rtt(&self, now: Time, typical: &TypicalRtt) -> Duration {
+        let is_busy = self.busy.is_some_and(|(since, last)| now.since(last) < PAUSE && last.since(since) >= BUSY);
+        let usual = if is_busy { typical.late.max(typical.all_paths) } else { typical.late };
+        self.shown.get().map_or(usual, |shortest| usual.min(shortest.mul_f64(MAX_RAISE)))
+    }
+
     /// Returns the earliest send time of the newest data before `number`.
     fn sent_at(&self, number: u32) -> Option<Time> {
         self.sent.iter().rfind(|(first, _)| is_after(number, *first)).map(|(_, at)| *at)
@@ -164,7 +217,8 @@ mod tests {
     use super::*;
     use crate::packet::Offload;
 
-    const TYPICAL: TypicalRtt = TypicalRtt { mean: Duration::from_millis(40), late: Duration::from_millis(70) };
+    const TYPICAL: TypicalRtt =
+        TypicalRtt { mean: Duration::from_millis(40), late: Duration::from_millis(70), all_paths: Duration::ZERO };
     const SYN: u8 = 0x02;
     const ACK: u8 = 0x10;
 
@@ -189,7 +243,7 @@ mod tests {
     fn bench() -> AckDelay {
         let mut ack_delay = AckDelay::default();
         ack_delay.set_typical(TYPICAL);
-        (0..5).for_each(|n| ack_delay.on_sent(at(n * 10), &segment(n as u32 * 100, ACK, 100, false)));
+        (0..5).for_each(|n| ack_delay.on_sent(at(n * 10), &segment(n as u32 * 100, ACK, 100, false), false));
         ack_delay
     }
 
@@ -238,7 +292,7 @@ mod tests {
     fn a_syn_ack_is_held_until_the_mean() {
         let mut ack_delay = AckDelay::default();
         ack_delay.set_typical(TYPICAL);
-        ack_delay.on_sent(at(0), &segment(7, SYN, 0, false));
+        ack_delay.on_sent(at(0), &segment(7, SYN, 0, false), false);
         assert_eq!(deliver(&mut ack_delay, 10, &segment(8, SYN | ACK, 0, true)), []);
         assert_eq!(ack_delay.next_deadline(), Some(at(40)));
     }
@@ -246,9 +300,53 @@ mod tests {
     #[test]
     fn nothing_is_held_or_remembered_on_paths_with_low_jitter() {
         let mut ack_delay = AckDelay::default();
-        ack_delay.on_sent(at(0), &segment(0, ACK, 100, false));
+        ack_delay.on_sent(at(0), &segment(0, ACK, 100, false), false);
         assert_eq!(deliver(&mut ack_delay, 1, &segment(100, ACK, 0, true)), [100]);
         assert!(ack_delay.flows.is_empty());
+    }
+
+    /// Sends a segment every 10 ms from `from` to `until`, each acknowledged after 20 ms. Returns the RTT that the last
+    /// ACK shows.
+    fn run(ack_delay: &mut AckDelay, from: u64, until: u64, is_backlogged: bool) -> Duration {
+        let mut shown = Duration::ZERO;
+        for ms in (from..until).step_by(10) {
+            ack_delay.on_sent(at(ms), &segment(ms as u32, ACK, 10, false), is_backlogged);
+            if ms >= from + 20 {
+                let was_held = deliver(ack_delay, ms, &segment(ms as u32 - 10, ACK, 0, true)).is_empty();
+                let last = ack_delay.flows.values().next().and_then(|flow| flow.held.back()).filter(|_| was_held);
+                shown = last.map_or(Duration::from_millis(20), |held| held.due.since(at(ms - 20)));
+            }
+            let _released = ack_delay.release(at(ms));
+        }
+        shown
+    }
+
+    fn unlike() -> AckDelay {
+        let mut ack_delay = AckDelay::default();
+        ack_delay.set_typical(TypicalRtt { all_paths: Duration::from_millis(100), ..TypicalRtt::default() });
+        ack_delay
+    }
+
+    #[test]
+    fn the_minimum_rtt_of_a_backlogged_flow_rises_in_steps_to_that_over_all_paths() {
+        let mut ack_delay = unlike();
+        let steps = [1_900, 2_500, 10_000, 17_000, 22_000, 34_000, 60_000];
+        let mut from = 0;
+        let rtts = steps.map(|until| {
+            let rtt = run(&mut ack_delay, from, until, true);
+            from = until;
+            rtt.as_micros()
+        });
+        assert_eq!(rtts, [20_000, 36_000, 36_000, 64_800, 64_800, 100_000, 100_000]);
+    }
+
+    #[test]
+    fn a_flow_without_backlog_and_a_new_connection_are_not_delayed() {
+        let mut ack_delay = unlike();
+        assert_eq!(run(&mut ack_delay, 0, 5_000, false), Duration::from_millis(20));
+        assert_eq!(run(&mut ack_delay, 5_000, 8_000, true), Duration::from_millis(36));
+        ack_delay.on_sent(at(12_500), &segment(12_500, SYN, 0, false), false);
+        assert_eq!(run(&mut ack_delay, 12_510, 14_000, true), Duration::from_millis(20), "busy since 12.5 s");
     }
 
     #[test]
@@ -256,7 +354,11 @@ mod tests {
         let mut ack_delay = AckDelay::default();
         ack_delay.set_typical(TYPICAL);
         for n in 0..50_000 {
-            ack_delay.on_sent(Time::after(Duration::from_micros(n * 10)), &segment(n as u32 * 100, ACK, 100, false));
+            ack_delay.on_sent(
+                Time::after(Duration::from_micros(n * 10)),
+                &segment(n as u32 * 100, ACK, 100, false),
+                false,
+            );
         }
         let flow = ack_delay.flows.values().next().unwrap();
         assert!(flow.sent.len() as u32 <= SAMPLES + 1, "{}", flow.sent.len());

@@ -245,6 +245,11 @@ impl Queue {
         }
     }
 
+    /// Returns true if a packet waits in a bucket.
+    pub fn has_backlog(&self, bucket: u16) -> bool {
+        self.buckets.get(usize::from(bucket)).is_some_and(|flow| flow.backlog > 0)
+    }
+
     /// Returns the bytes that wait in a bucket, and how many flows take turns with it, including itself.
     pub fn backlog(&mut self, bucket: u16) -> (usize, usize) {
         let backlog = self.buckets.get(usize::from(bucket)).map_or(0, |flow| flow.backlog);

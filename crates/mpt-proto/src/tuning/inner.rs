@@ -45,8 +45,24 @@ pub mod window_limit {
 
 /// The ACK delay.
 pub mod ack_delay {
-    /// Send times remembered per flow and RTT: a delayed ACK is early by at most RTT / 64. Chosen, not measured.
-    pub const SAMPLES: u32 = 64;
+    use std::time::Duration;
+
+    /// Greatest ratio of the minimum RTT to that of the last [`MIN_RTT_WINDOW`]. BBR has two minimum RTTs in flight
+    /// (draft-ietf-ccwg-bbr section 5.6.4.2), so at 2 its rate would fall.
+    pub const MAX_RAISE: f64 = 1.8;
+    /// A window keeps its minimum for 3/4 of this time at least: longer than the ten seconds of BBR (MinRTTFilterLen).
+    pub const MIN_RTT_WINDOW: Duration = Duration::from_secs(14);
+    /// A flow with a backlog for this time uses all paths. A page is complete by then.
+    pub const BUSY: Duration = Duration::from_secs(2);
+    /// Longest time without a backlog. While BBR measures its minimum RTT, and after the RTT rose, it has none: over a
+    /// satellite for more than a second.
+    pub const PAUSE: Duration = Duration::from_secs(4);
+    /// Paths count that have a rate of at least the sum divided by this.
+    pub const USEFUL_RATIO: u64 = 10;
+    /// Send times are kept for this many of the flow's shortest RTTs. Chosen, not measured.
+    pub const KEPT: u32 = 4;
+    /// Send times kept of a flow: a delayed ACK is early by at most 1/32 of the shortest RTT. Chosen, not measured.
+    pub const SAMPLES: u32 = 128;
     /// ACKs that are held at a time; more are delivered at once. ACKs of every second packet for 70 ms at 1 Gbit/s are
     /// 3000.
     pub const MAX_HELD: usize = 4_096;

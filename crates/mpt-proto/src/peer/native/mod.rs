@@ -308,8 +308,10 @@ impl Native {
         if !self.is_reachable() {
             common.discard_stale(now);
         }
-        self.inner.ack_delay.on_sent(now, &packet);
-        if self.may_limit_window(common, packet.mark()) && self.inner.window_limit.on_sent(now, bucket, &packet) {
+        let may_spread = self.may_spread(common, packet.mark());
+        self.inner.ack_delay.on_sent(now, &packet, may_spread && common.queue.has_backlog(bucket));
+        let may_limit = may_spread && self.tuning.has(Heuristic::WindowLimit);
+        if may_limit && self.inner.window_limit.on_sent(now, bucket, &packet) {
             common.queue.set_limited(bucket);
         }
         if !self.tuning.has(Heuristic::AckFilter) {
@@ -331,11 +333,11 @@ impl Native {
         }
     }
 
-    /// Returns true if packets with this mark may use all paths: the window limit takes the sum of their rates.
-    fn may_limit_window(&self, common: &Common, mark: Mark) -> bool {
+    /// Returns true if each packet with this mark may use any path.
+    fn may_spread(&self, common: &Common, mark: Mark) -> bool {
         let is_bound = || self.bound_path(common, mark, PathSet::ALL).is_some();
         let by_packet = !common.scheduler.keeps_flows() && !common.scheduler.is_redundant();
-        by_packet && self.tuning.has(Heuristic::WindowLimit) && !is_bound()
+        by_packet && !is_bound()
     }
 
     /// Returns true if a path is up.

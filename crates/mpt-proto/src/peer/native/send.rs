@@ -117,7 +117,7 @@ impl Native {
         turn.spare.extend(given_up.filter_map(InnerPacket::into_buffer));
         self.take_snapshot(turn.now);
         self.set_queue_delay(common);
-        self.inner.ack_delay.set_typical(self.typical_rtt());
+        self.inner.ack_delay.set_typical(self.typical_rtt(common));
         if self.snapshots.is_empty() {
             return;
         }

@@ -15,6 +15,7 @@ use crate::sched::PathSnapshot;
 use crate::sched::reserve::Reprobe;
 use crate::time::{Rate, Time};
 use crate::tuning::Heuristic;
+use crate::tuning::inner::ack_delay::USEFUL_RATIO;
 use crate::tuning::peer::queue_delay::{MAX_QUEUE_DELAY, MAX_SHORTAGE, OUTAGE};
 use crate::tuning::peer::snapshot::{FIRST_FLIGHT, INITIAL_WINDOW, LOW_JITTER, MIN_RATE_TIME, STALE};
 use crate::tuning::queue::codel;
@@ -131,8 +132,9 @@ impl Native {
         if short { (best as f64 / all as f64).min(MAX_SHORTAGE) } else { 1.0 }
     }
 
-    /// Returns mean and mean + deviation of the RTT of the path whose RTT is lowest; zero if its jitter is below 2 ms.
-    pub(super) fn typical_rtt(&self) -> TypicalRtt {
+    /// Returns the RTTs by which inner ACKs are delayed: those of the path whose RTT is lowest if its jitter is above
+    /// 2 ms, and that of a flow over all paths if it is more than twice the lowest.
+    pub(super) fn typical_rtt(&self, common: &Common) -> TypicalRtt {
         if !self.tuning.has(Heuristic::AckDelay) {
             return TypicalRtt::default();
         }
@@ -140,7 +142,21 @@ impl Native {
         // Jitter is learned slowly, the variation of round trips within a few.
         let late = |path: &PathSnapshot| path.srtt + jitter(path).max(path.rtt_var);
         let shortest = self.snapshots.iter().min_by_key(|path| late(path)).filter(|path| jitter(path) > LOW_JITTER);
-        shortest.map(|path| TypicalRtt { mean: path.srtt, late: late(path) }).unwrap_or_default()
+        let all_paths = if common.scheduler.predicts_arrival() { self.rtt_over_all_paths() } else { Duration::ZERO };
+        TypicalRtt {
+            mean: shortest.map(|path| path.srtt).unwrap_or_default(),
+            late: shortest.map(late).unwrap_or_default(),
+            all_paths,
+        }
+    }
+
+    /// Returns the RTT of a flow that waits for the slowest path; zero unless that takes an RTT of the fastest longer.
+    fn rtt_over_all_paths(&self) -> Duration {
+        let total = total_rate(&self.snapshots);
+        let useful = self.snapshots.iter().filter(|path| path.rate.bytes() * USEFUL_RATIO >= total);
+        let spread = useful.map(|path| path.delay).max().unwrap_or_default();
+        let least = self.snapshots.iter().map(|path| path.min_rtt).min().unwrap_or_default();
+        if spread > least && !least.is_zero() { least + spread } else { Duration::ZERO }
     }
 
     /// Sets the next wake-up for the pacer of a path that a scheduler waits for or that is owed a duplicate, unless the

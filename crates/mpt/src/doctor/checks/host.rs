@@ -75,7 +75,7 @@ pub fn bbr(facts: &Facts) -> Outcome {
         let is_unused = peer.scheduler == "earliest" && far.0.saturating_sub(near.0) > (near.0 * 8 / 3).max(SHORT_US);
         is_unused.then(|| {
             let cause = format!(
-                "{}: TCP connections of this host use BBR, which may leave {} ({} ms) unused beside {} ({} ms)",
+                "{}: TCP connections of this host use BBR, which may leave {} ({} ms) unused beside {} ({} ms) for half a minute or more",
                 peer.name,
                 far.1.name,
                 far.0 / 1_000,
