@@ -56,9 +56,9 @@ pub fn aes(facts: &Facts) -> Outcome {
     })
 }
 
-/// BBR fills a far path only if its start-up queues more than the difference of the delays on the near one
-/// (`docs/design/ack-delay.md`). With one-way delays of 10 ms it filled one of 30 ms, a part of one of 40 ms, and
-/// none of one of 60 ms; with 8 ms, a part of one of 30 ms.
+/// BBR fills a far path from the beginning only if its start-up queues more than the difference of the delays on the
+/// near one (`docs/design/ack-delay.md`). With one-way delays of 10 ms it filled one of 30 ms, a part of one of 40 ms,
+/// and none of one of 60 ms; with 8 ms, a part of one of 30 ms.
 pub fn bbr(facts: &Facts) -> Outcome {
     let congestion = facts.host.congestion.as_ref()?;
     let peers = &facts.report()?.peers;
@@ -75,7 +75,8 @@ pub fn bbr(facts: &Facts) -> Outcome {
         let is_unused = peer.scheduler == "earliest" && far.0.saturating_sub(near.0) > (near.0 * 8 / 3).max(SHORT_US);
         is_unused.then(|| {
             let cause = format!(
-                "{}: TCP connections of this host use BBR, which may leave {} ({} ms) unused beside {} ({} ms) for half a minute or more",
+                "{}: TCP connections of this host use BBR, which may leave {} ({} ms) unused beside {} ({} ms) for half \
+                 a minute or more",
                 peer.name,
                 far.1.name,
                 far.0 / 1_000,
