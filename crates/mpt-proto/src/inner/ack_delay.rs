@@ -6,17 +6,20 @@
 //! section 5.6.4.2), which is less than one RTT, and HyStart takes the difference for a queue (RFC 9406 section 4.2).
 //!
 //! Over unlike delays, the scheduler uses a far path once the queue for the near one takes longer than the difference.
-//! BBR's queue is at most about one of its minimum RTTs long, so it may never use the far path.
+//! BBR's queue is at most 1.9 of its minimum RTTs long in start-up, later one, so it may never use the far path.
 //!
-//! An ACK waits until its RTT is that of a flow which uses all paths: on paths with jitter the usual mean plus a mean
-//! deviation, and for a flow that was backlogged for two seconds the RTT over the slowest path. In a window of BBR's
-//! memory the minimum RTT rises to at most 1.8 times the least, so BBR's rate does not fall. Only pure ACKs are held;
-//! other packets are delivered at once, after the held ACKs that acknowledge no more than they do. A SYN-ACK is held
-//! only until the mean, because a program waits for it.
+//! On paths with jitter, an ACK waits until its RTT is the usual mean plus a mean deviation. If the flow was
+//! backlogged for two seconds, the ACK waits until its RTT is that over all paths: the shortest plus the largest
+//! difference of the one-way delays. It waits for at most 1.8 of the shortest RTT that the flow was shown in the last
+//! 10.5 s, which is longer than BBR's memory. BBR has two of these in flight, so its rate does not fall.
+//!
+//! Only pure ACKs are held. Other packets are delivered at once, after the held ACKs that acknowledge no more than they
+//! do. A SYN-ACK is held only until the mean, because a program waits for it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use super::connection::{Connection, connection, is_after, reverse};
 use super::{LONGEST_ACK, trim};
 use crate::classify::Class;
 use crate::deadline_index::DeadlineIndex;
@@ -25,7 +28,7 @@ use crate::packet::SuperPacket;
 use crate::packet::ip::{Ip, TCP};
 use crate::path::windowed_filter::WindowedMin;
 use crate::time::Time;
-use crate::tuning::inner::ack_delay::{BUSY, KEPT, MAX_HELD, MAX_RAISE, MIN_RTT_WINDOW, PAUSE, SAMPLES};
+use crate::tuning::inner::ack_delay::{BUSY, FIRST_PAUSE, KEPT, MAX_HELD, MAX_RAISE, MIN_RTT_WINDOW, PAUSE, SAMPLES};
 
 /// Send times of data and the held ACKs, by the bucket of the ACKs.
 #[derive(Debug, Default)]
@@ -45,19 +48,21 @@ pub struct TypicalRtt {
     pub mean: Duration,
     /// The mean plus a mean deviation.
     pub late: Duration,
-    /// That of a flow over all paths; zero if BBR's queue reaches the slowest of them.
+    /// That of a flow over all paths; zero if their delays are alike or the scheduler does not predict arrivals.
     pub all_paths: Duration,
 }
 
+/// One TCP flow. Others whose ACKs have the same bucket are not delayed.
 #[derive(Debug, Default)]
 struct DelayedFlow {
+    connection: Option<Connection>,
     /// Sequence numbers, and the earliest send time of the data that begins there.
     sent: VecDeque<(u32, Time)>,
     /// In order of their acknowledgement numbers.
     held: VecDeque<HeldAck>,
     /// Shortest RTT that the sender may have measured.
     shown: WindowedMin<Duration>,
-    /// First and last time at which a packet waited at this end, without a pause between.
+    /// First and last time at which a packet waited at this end, without a longer pause between.
     busy: Option<(Time, Time)>,
 }
 
@@ -71,8 +76,12 @@ struct HeldAck {
 }
 
 impl AckDelay {
-    /// Sets the usual RTT.
+    /// Sets the usual RTT. While it is zero, nothing is recorded, so what was known of the flows is forgotten.
     pub fn set_typical(&mut self, typical: TypicalRtt) {
+        if typical.longest().is_zero() && !self.typical.longest().is_zero() {
+            self.flows.values_mut().for_each(DelayedFlow::forget);
+            self.flows.retain(|_, flow| !flow.held.is_empty());
+        }
         self.typical = typical;
     }
 
@@ -84,43 +93,45 @@ impl AckDelay {
         if longest.is_zero() || ip.protocol != TCP || ip.is_pure_ack(bytes) {
             return;
         }
-        let Some(number) = ip.sequence(bytes) else { return };
+        let Some((number, connection)) = ip.sequence(bytes).zip(connection(ip, bytes)) else { return };
         let flow = self.flows.entry(flow::reverse_bucket(ip, bytes, Class::Bulk)).or_default();
+        if flow.connection != Some(connection) {
+            if flow.is_in_use(now) {
+                return;
+            }
+            *flow = DelayedFlow { connection: Some(connection), ..DelayedFlow::default() };
+        }
         if ip.tcp_flags(bytes).is_some_and(|flags| flags.syn) {
-            flow.shown = WindowedMin::new();
+            flow.forget();
         }
         if is_backlogged {
             flow.on_backlog(now);
         }
-        let kept = flow.kept(longest);
-        while flow.sent.front().is_some_and(|(_, at)| now.since(*at) > kept) {
-            flow.sent.pop_front();
-        }
-        let spacing = kept / SAMPLES;
-        let is_next = |(last, at): &(u32, Time)| is_after(number, *last) && now.since(*at) >= spacing;
-        if flow.sent.back().is_none_or(is_next) {
-            flow.sent.push_back((number, now));
-        }
+        flow.on_sent(now, number, longest);
     }
 
     /// Returns the held ACKs that are delivered before a packet from the peer; `None` if the packet is held itself.
     pub fn on_packet(&mut self, now: Time, ip: &Ip, bytes: &[u8]) -> Option<impl Iterator<Item = Vec<u8>> + use<>> {
-        let may_wait = !self.flows.is_empty() && bytes.len() <= LONGEST_ACK;
-        let is_ack = may_wait && ip.is_pure_ack(bytes);
-        let is_syn_ack = may_wait && ip.is_syn_ack(bytes);
-        let is_relevant = is_ack || is_syn_ack || self.held > 0 && ip.protocol == TCP;
+        let is_relevant = !self.flows.is_empty() && ip.protocol == TCP;
         let bucket = is_relevant.then(|| flow::bucket(ip, bytes, Class::Bulk));
         let mut before = Vec::new();
         if let Some(bucket) = bucket
             && let Some((flow, number)) = self.flows.get_mut(&bucket).zip(ip.acknowledged(bytes))
+            && flow.connection == reverse(ip, bytes)
         {
+            let is_ack = bytes.len() <= LONGEST_ACK && ip.is_pure_ack(bytes);
+            let least = if is_ack {
+                flow.least_rtt(now, &self.typical)
+            } else if bytes.len() <= LONGEST_ACK && ip.is_syn_ack(bytes) {
+                self.typical.mean
+            } else {
+                Duration::ZERO
+            };
             let covered = flow.held.partition_point(|held| !is_after(held.number, number));
-            let sent = flow.sent_at(number).filter(|_| is_ack || is_syn_ack);
-            let least = if is_syn_ack { self.typical.mean } else { flow.least_rtt(now, &self.typical) };
+            let sent = flow.sent_at(number);
             let due = sent.map(|sent| sent + least).filter(|due| *due > now && self.held < MAX_HELD);
-            if is_ack || is_syn_ack {
-                flow.on_rtt(now, sent.map(|sent| due.unwrap_or(now).since(sent)), self.typical.longest());
-            }
+            let rtt = sent.map(|sent| due.unwrap_or(now).since(sent));
+            flow.on_rtt(now, rtt, is_ack.then_some(self.typical.longest()));
             match due {
                 Some(due) => flow.held.insert(covered, HeldAck { due, number, packet: bytes.to_vec() }),
                 None => before.extend(flow.held.drain(..covered)),
@@ -179,37 +190,66 @@ impl DelayedFlow {
         self.shown.get().map_or(longest, |shortest| longest.min(shortest * KEPT))
     }
 
-    /// Adds the RTT of an ACK that is delivered. `None`: its data left before those whose send times are kept.
-    fn on_rtt(&mut self, now: Time, rtt: Option<Duration>, longest: Duration) {
-        let least = self.kept(longest);
-        let is_longer = self.shown.get().is_some_and(|shortest| shortest < least);
-        if let Some(rtt) = rtt.or_else(|| is_longer.then_some(least)) {
+    /// Returns true if another flow with the same bucket is not delayed in its place.
+    fn is_in_use(&self, now: Time) -> bool {
+        !self.held.is_empty() || self.sent.back().is_some_and(|(_, at)| now.since(*at) < PAUSE)
+    }
+
+    /// Forgets all but the held ACKs.
+    fn forget(&mut self) {
+        self.sent.clear();
+        self.shown = WindowedMin::new();
+        self.busy = None;
+    }
+
+    /// Remembers the send time of the data from `number` on.
+    fn on_sent(&mut self, now: Time, number: u32, longest: Duration) {
+        let kept = self.kept(longest);
+        while self.sent.front().is_some_and(|(_, at)| now.since(*at) > kept) {
+            self.sent.pop_front();
+        }
+        let spacing = kept / SAMPLES as u32;
+        let is_next = |(last, at): &(u32, Time)| is_after(number, *last) && now.since(*at) >= spacing;
+        if self.sent.back().is_none_or(is_next) {
+            self.sent.push_back((number, now));
+        }
+        if self.sent.len() > SAMPLES {
+            self.sent.pop_front();
+        }
+    }
+
+    /// Adds the RTT that a packet from the peer shows to the sender. `None`: its data left before those whose send
+    /// times are kept, for at most `longest`, if this is an ACK of new data.
+    fn on_rtt(&mut self, now: Time, rtt: Option<Duration>, longest: Option<Duration>) {
+        let at_least = longest.filter(|_| !self.sent.is_empty()).map(|longest| self.kept(longest));
+        let longer = at_least.filter(|least| self.shown.get().is_some_and(|shortest| shortest < *least));
+        if let Some(rtt) = rtt.or(longer) {
             self.shown.insert(now, MIN_RTT_WINDOW, rtt);
         }
     }
 
     /// A packet of the flow waits at this end.
     fn on_backlog(&mut self, now: Time) {
-        let since = self.busy.filter(|(_, last)| now.since(*last) < PAUSE).map_or(now, |(since, _)| since);
+        let goes_on = |(since, last): &(Time, Time)| {
+            let pause = if last.since(*since) >= BUSY { PAUSE } else { FIRST_PAUSE };
+            now.since(*last) < pause
+        };
+        let since = self.busy.filter(goes_on).map_or(now, |(since, _)| since);
         self.busy = Some((since, now));
     }
 
     /// Returns the least RTT that an ACK may show to the sender.
     fn least_rtt(&self, now: Time, typical: &TypicalRtt) -> Duration {
         let is_busy = self.busy.is_some_and(|(since, last)| now.since(last) < PAUSE && last.since(since) >= BUSY);
-        let usual = if is_busy { typical.late.max(typical.all_paths) } else { typical.late };
-        self.shown.get().map_or(usual, |shortest| usual.min(shortest.mul_f64(MAX_RAISE)))
+        let Some(shortest) = self.shown.get() else { return typical.late };
+        let usual = if is_busy { typical.longest() } else { typical.late };
+        usual.min(shortest.mul_f64(MAX_RAISE))
     }
 
     /// Returns the earliest send time of the newest data before `number`.
     fn sent_at(&self, number: u32) -> Option<Time> {
         self.sent.iter().rfind(|(first, _)| is_after(number, *first)).map(|(_, at)| *at)
     }
-}
-
-/// Returns true if `number` is after `other` (RFC 9293 section 3.4).
-fn is_after(number: u32, other: u32) -> bool {
-    number.wrapping_sub(other) as i32 > 0
 }
 
 #[cfg(test)]
@@ -229,12 +269,19 @@ mod tests {
     /// Returns a segment of the sender that begins at `number`, or one of its receiver that acknowledges the bytes
     /// before it.
     fn segment(number: u32, flags: u8, payload: usize, back: bool) -> SuperPacket {
+        segment_of(0, number, flags, payload, back)
+    }
+
+    /// The same; the sender has this port.
+    fn segment_of(port: u16, number: u32, flags: u8, payload: usize, back: bool) -> SuperPacket {
         let len = 40 + payload;
         let mut bytes = vec![0; len];
         bytes[..10].copy_from_slice(&[0x45, 0, 0, len as u8, 0, 0, 0, 0, 64, TCP]);
         let (source, destination, field) = if back { (21, 23, 28) } else { (23, 21, 24) };
         (bytes[source], bytes[destination]) = (1, 2);
         bytes[field..field + 4].copy_from_slice(&number.to_be_bytes());
+        let own = if back { 22 } else { 20 };
+        bytes[own..own + 2].copy_from_slice(&port.to_be_bytes());
         (bytes[32], bytes[33]) = (5 << 4, flags);
         SuperPacket::new(bytes, len, Offload::default()).unwrap()
     }
@@ -345,8 +392,45 @@ mod tests {
         let mut ack_delay = unlike();
         assert_eq!(run(&mut ack_delay, 0, 5_000, false), Duration::from_millis(20));
         assert_eq!(run(&mut ack_delay, 5_000, 8_000, true), Duration::from_millis(36));
-        ack_delay.on_sent(at(12_500), &segment(12_500, SYN, 0, false), false);
-        assert_eq!(run(&mut ack_delay, 12_510, 14_000, true), Duration::from_millis(20), "busy since 12.5 s");
+        ack_delay.on_sent(at(8_500), &segment(8_500, SYN, 0, false), false);
+        assert_eq!(run(&mut ack_delay, 8_510, 10_000, true), Duration::from_millis(20), "busy since 8.5 s");
+    }
+
+    #[test]
+    fn data_from_the_peer_shows_the_true_rtt_so_the_next_step_does_not_follow() {
+        let mut ack_delay = unlike();
+        for from in (0..40_000).step_by(5_000) {
+            let rtt = run(&mut ack_delay, from, from + 5_000, true);
+            assert!(rtt <= Duration::from_millis(45), "1.8 of the 25 ms of the data: {rtt:?} after {from} ms");
+            let data = segment(from as u32 + 4_980, ACK, 9, true);
+            assert!(deliver(&mut ack_delay, from + 4_995, &data).ends_with(&[from as u32 + 4_980]), "not held");
+        }
+    }
+
+    #[test]
+    fn a_flow_with_the_same_bucket_does_not_change_the_first_one() {
+        let bucket = |port| {
+            let segment = segment_of(port, 0, ACK, 0, false);
+            flow::reverse_bucket(segment.ip(), segment.bytes(), Class::Bulk)
+        };
+        let port = (1..u16::MAX).find(|port| bucket(*port) == bucket(0)).unwrap();
+        let mut ack_delay = unlike();
+        assert_eq!(run(&mut ack_delay, 0, 20_000, true), Duration::from_micros(64_800));
+        ack_delay.on_sent(at(20_000), &segment_of(port, 7, SYN, 0, false), false);
+        assert_eq!(deliver(&mut ack_delay, 20_005, &segment_of(port, 8, SYN | ACK, 0, true)), [8]);
+        assert_eq!(run(&mut ack_delay, 20_010, 22_000, true), Duration::from_micros(64_800));
+    }
+
+    #[test]
+    fn after_a_time_without_a_far_path_the_steps_begin_again() {
+        let mut ack_delay = unlike();
+        assert_eq!(run(&mut ack_delay, 0, 20_000, true), Duration::from_micros(64_800));
+        let typical = ack_delay.typical;
+        ack_delay.set_typical(TypicalRtt::default());
+        run(&mut ack_delay, 20_000, 21_000, true);
+        ack_delay.set_typical(typical);
+        assert_eq!(run(&mut ack_delay, 21_000, 22_900, true), Duration::from_millis(20));
+        assert_eq!(run(&mut ack_delay, 22_900, 24_000, true), Duration::from_millis(36));
     }
 
     #[test]
@@ -361,6 +445,6 @@ mod tests {
             );
         }
         let flow = ack_delay.flows.values().next().unwrap();
-        assert!(flow.sent.len() as u32 <= SAMPLES + 1, "{}", flow.sent.len());
+        assert!(flow.sent.len() <= SAMPLES, "{}", flow.sent.len());
     }
 }

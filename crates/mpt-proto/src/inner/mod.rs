@@ -3,7 +3,7 @@
 //! | rule | effect |
 //! |---|---|
 //! | [`ack_filter`] | sends fewer ACKs of young TCP flows, so that slow start does not end early |
-//! | [`ack_delay`] | delays ACKs that return earlier than over all paths, so that the minimum RTT can be sustained |
+//! | [`ack_delay`] | delays ACKs that return too early, so that the sender can sustain the minimum RTT |
 //! | [`window_limit`] | limits the receive window in ACKs, so that a queue does not exceed its target |
 //! | [`udp_shaper`] | limits bursts of UDP that reordering releases, so that a socket's buffer holds them |
 //! | [`clamp_mss`] | lowers the MSS of a SYN to the tunnel's MTU |
@@ -12,6 +12,7 @@
 
 pub mod ack_delay;
 pub mod ack_filter;
+mod connection;
 pub mod udp_shaper;
 pub mod window_limit;
 

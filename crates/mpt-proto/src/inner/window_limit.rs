@@ -14,9 +14,9 @@
 //! scaling, with signed headers (RFC 2385, RFC 5925), or of Multipath TCP.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::time::Duration;
 
+use super::connection::{Connection, connection, is_after, reverse};
 use crate::classify::Class;
 use crate::flow;
 use crate::packet::ip::Ip;
@@ -66,9 +66,6 @@ struct SentData {
     /// Behind the last one.
     end: u32,
 }
-
-/// Addresses and ports of a TCP flow, the data's source first.
-type Connection = ((IpAddr, u16), (IpAddr, u16));
 
 impl WindowLimit {
     /// Notes how far the flow in `bucket` has sent with a packet from the TUN device. Returns true if its window is
@@ -239,21 +236,6 @@ fn shift(ip: &Ip, packet: &[u8]) -> Option<u8> {
     let is_excluded = EXCLUDED.iter().any(|kind| tcp_option(tcp, *kind).is_some());
     let value = tcp_option(tcp, WINDOW_SCALE).filter(|value| value.len() == 1 && !is_excluded)?;
     Some(tcp[value.start].min(MAX_SHIFT))
-}
-
-fn connection(ip: &Ip, packet: &[u8]) -> Option<Connection> {
-    let (source, destination) = ip.ports(packet)?;
-    Some(((ip.source, source), (ip.destination, destination)))
-}
-
-/// Returns the connection whose data flows against `packet`.
-fn reverse(ip: &Ip, packet: &[u8]) -> Option<Connection> {
-    connection(ip, packet).map(|(source, destination)| (destination, source))
-}
-
-/// Returns true if the sequence number `a` is after `b` (RFC 9293 section 3.4).
-fn is_after(a: u32, b: u32) -> bool {
-    a.wrapping_sub(b) as i32 > 0
 }
 
 /// Offsets in a TCP header.

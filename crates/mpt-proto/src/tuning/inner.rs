@@ -52,20 +52,23 @@ pub mod ack_delay {
     pub const MAX_RAISE: f64 = 1.8;
     /// A window keeps its minimum for 3/4 of this time at least: longer than the ten seconds of BBR (MinRTTFilterLen).
     pub const MIN_RTT_WINDOW: Duration = Duration::from_secs(14);
-    /// A flow with a backlog for this time uses all paths. A page is complete by then.
+    /// A flow with a backlog for this time is to use all paths. A page is complete by then.
     pub const BUSY: Duration = Duration::from_secs(2);
-    /// Longest time without a backlog. While BBR measures its minimum RTT, and after the RTT rose, it has none: over a
-    /// satellite for more than a second.
+    /// Longest time without a backlog before the flow has had one for [`BUSY`]: a chunk of a video each few seconds is
+    /// no long transfer. Chosen, not measured.
+    pub const FIRST_PAUSE: Duration = Duration::from_millis(500);
+    /// Longest time without a backlog later. While BBR measures its minimum RTT, and after the RTT rose, it has none:
+    /// over a satellite for more than a second.
     pub const PAUSE: Duration = Duration::from_secs(4);
     /// Paths count that have a rate of at least the sum divided by this.
     pub const USEFUL_RATIO: u64 = 10;
     /// Send times are kept for this many of the flow's shortest RTTs. Chosen, not measured.
     pub const KEPT: u32 = 4;
     /// Send times kept of a flow: a delayed ACK is early by at most 1/32 of the shortest RTT. Chosen, not measured.
-    pub const SAMPLES: u32 = 128;
-    /// ACKs that are held at a time; more are delivered at once. ACKs of every second packet for 70 ms at 1 Gbit/s are
-    /// 3000.
-    pub const MAX_HELD: usize = 4_096;
+    pub const SAMPLES: usize = 128;
+    /// ACKs that are held at a time, about 200 bytes each; more are delivered at once. ACKs of every second packet for
+    /// 290 ms at 680 Mbit/s are as many.
+    pub const MAX_HELD: usize = 8_192;
 }
 
 /// The UDP shaper.

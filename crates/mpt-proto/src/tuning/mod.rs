@@ -27,7 +27,7 @@ use std::str::FromStr;
 /// A heuristic that can be switched off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heuristic {
-    /// Delays inner ACKs that return earlier than over all paths, so that BBR uses each of them.
+    /// Delays inner ACKs that return too early for BBR, on paths with jitter or unlike delays.
     AckDelay,
     /// Reserves the path with the lowest RTT for flows that send little, where it adds next to nothing to bulk.
     ReservedPath,

@@ -133,7 +133,7 @@ impl Native {
     }
 
     /// Returns the RTTs by which inner ACKs are delayed: those of the path whose RTT is lowest if its jitter is above
-    /// 2 ms, and that of a flow over all paths if it is more than twice the lowest.
+    /// 2 ms, and that of a flow over all paths.
     pub(super) fn typical_rtt(&self, common: &Common) -> TypicalRtt {
         if !self.tuning.has(Heuristic::AckDelay) {
             return TypicalRtt::default();
@@ -150,13 +150,14 @@ impl Native {
         }
     }
 
-    /// Returns the RTT of a flow that waits for the slowest path; zero unless that takes an RTT of the fastest longer.
+    /// Returns the RTT of a flow that waits for the slowest path: the shortest plus the largest difference of the
+    /// one-way delays; zero if this difference is less than half of the shortest RTT.
     fn rtt_over_all_paths(&self) -> Duration {
         let total = total_rate(&self.snapshots);
         let useful = self.snapshots.iter().filter(|path| path.rate.bytes() * USEFUL_RATIO >= total);
         let spread = useful.map(|path| path.delay).max().unwrap_or_default();
         let least = self.snapshots.iter().map(|path| path.min_rtt).min().unwrap_or_default();
-        if spread > least && !least.is_zero() { least + spread } else { Duration::ZERO }
+        if spread * 2 > least && !least.is_zero() { least + spread } else { Duration::ZERO }
     }
 
     /// Sets the next wake-up for the pacer of a path that a scheduler waits for or that is owed a duplicate, unless the
