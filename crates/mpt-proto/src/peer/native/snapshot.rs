@@ -151,11 +151,12 @@ impl Native {
     }
 
     /// Returns the RTT of a flow that waits for the slowest path: the shortest plus the largest difference of the
-    /// one-way delays; zero if this difference is less than half of the shortest RTT.
+    /// one-way delays, without the queues of start-up; zero if this is less than half of the shortest RTT.
     fn rtt_over_all_paths(&self) -> Duration {
         let total = total_rate(&self.snapshots);
         let useful = self.snapshots.iter().filter(|path| path.rate.bytes() * USEFUL_RATIO >= total);
-        let spread = useful.map(|path| path.delay).max().unwrap_or_default();
+        let delay = |path: &PathSnapshot| path.delay.saturating_sub(self.overhang(path));
+        let spread = useful.map(delay).max().unwrap_or_default();
         let least = self.snapshots.iter().map(|path| path.min_rtt).min().unwrap_or_default();
         if spread * 2 > least && !least.is_zero() { least + spread } else { Duration::ZERO }
     }
