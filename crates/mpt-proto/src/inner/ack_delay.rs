@@ -10,8 +10,9 @@
 //!
 //! On paths with jitter, an ACK waits until its RTT is the usual mean plus a mean deviation. If the flow was
 //! backlogged for two seconds, the ACK waits until its RTT is that over all paths: the shortest plus the largest
-//! difference of the one-way delays. It waits for at most 1.8 of the shortest RTT that the flow was shown in the last
-//! 10.5 s, which is longer than BBR's memory. BBR has two of these in flight, so its rate does not fall.
+//! difference of the one-way delays. The RTT that it shows is then at most 1.8 times the shortest that the sender has
+//! measured in the last 10.5 s, which is longer than BBR's memory. BBR has two of these in flight, so its rate does not
+//! fall.
 //!
 //! Only pure ACKs are held. Other packets are delivered at once, after the held ACKs that acknowledge no more than they
 //! do. A SYN-ACK is held only until the mean, because a program waits for it.
@@ -41,10 +42,10 @@ pub struct AckDelay {
     due: DeadlineIndex,
 }
 
-/// The RTTs that flows have.
+/// The RTTs that ACKs are to show to the senders.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TypicalRtt {
-    /// The usual one; zero if the jitter is low.
+    /// The usual RTT of the path where it is lowest; zero if the jitter is low.
     pub mean: Duration,
     /// The mean plus a mean deviation.
     pub late: Duration,
@@ -60,7 +61,7 @@ struct DelayedFlow {
     sent: VecDeque<(u32, Time)>,
     /// In order of their acknowledgement numbers.
     held: VecDeque<HeldAck>,
-    /// Shortest RTT that the sender may have measured.
+    /// Shortest RTT that packets from the peer have shown to the sender.
     shown: WindowedMin<Duration>,
     /// First and last time at which a packet waited at this end, without a longer pause between.
     busy: Option<(Time, Time)>,
@@ -119,17 +120,18 @@ impl AckDelay {
             && let Some((flow, number)) = self.flows.get_mut(&bucket).zip(ip.acknowledged(bytes))
             && flow.connection == reverse(ip, bytes)
         {
-            let is_ack = bytes.len() <= LONGEST_ACK && ip.is_pure_ack(bytes);
-            let least = if is_ack {
+            let may_wait = bytes.len() <= LONGEST_ACK;
+            let is_ack = may_wait && ip.is_pure_ack(bytes);
+            let least_rtt = if is_ack {
                 flow.least_rtt(now, &self.typical)
-            } else if bytes.len() <= LONGEST_ACK && ip.is_syn_ack(bytes) {
+            } else if may_wait && ip.is_syn_ack(bytes) {
                 self.typical.mean
             } else {
                 Duration::ZERO
             };
             let covered = flow.held.partition_point(|held| !is_after(held.number, number));
             let sent = flow.sent_at(number);
-            let due = sent.map(|sent| sent + least).filter(|due| *due > now && self.held < MAX_HELD);
+            let due = sent.map(|sent| sent + least_rtt).filter(|due| *due > now && self.held < MAX_HELD);
             let rtt = sent.map(|sent| due.unwrap_or(now).since(sent));
             flow.on_rtt(now, rtt, is_ack.then_some(self.typical.longest()));
             match due {
@@ -218,8 +220,8 @@ impl DelayedFlow {
         }
     }
 
-    /// Adds the RTT that a packet from the peer shows to the sender. `None`: its data left before those whose send
-    /// times are kept, for at most `longest`, if this is an ACK of new data.
+    /// Adds the RTT that a packet from the peer shows to the sender. If it is a pure ACK without a known send time, its
+    /// data left before the times that are kept, so its RTT is at least as long as they are; `longest` limits that.
     fn on_rtt(&mut self, now: Time, rtt: Option<Duration>, longest: Option<Duration>) {
         let at_least = longest.filter(|_| !self.sent.is_empty()).map(|longest| self.kept(longest));
         let longer = at_least.filter(|least| self.shown.get().is_some_and(|shortest| shortest < *least));

@@ -150,8 +150,8 @@ impl Native {
         }
     }
 
-    /// Returns the RTT of a flow that waits for the slowest path: the shortest plus the largest difference of the
-    /// one-way delays, without the queues of start-up; zero if this is less than half of the shortest RTT.
+    /// Returns the RTT of a flow over all paths: the shortest plus the largest difference of the one-way delays,
+    /// without the queues of start-up. Returns zero if this difference is less than half of the shortest RTT.
     fn rtt_over_all_paths(&self) -> Duration {
         let total = total_rate(&self.snapshots);
         let useful = self.snapshots.iter().filter(|path| path.rate.bytes() * USEFUL_RATIO >= total);
