@@ -93,7 +93,8 @@ impl Sequence {
     }
 
     /// Takes a packet at [`Position::New`]; with `in_order` it is held behind a hole, otherwise it is delivered at
-    /// once. Without `may_hold`, only the next number is taken. Returns for how long the hole lasted that it filled.
+    /// once. Without `may_hold`, the holes before it are given up instead: the peer does not send it again, so a drop
+    /// would be a hole, too. Returns for how long the hole lasted that it filled.
     pub(super) fn insert(
         &mut self,
         now: Time,
@@ -103,6 +104,12 @@ impl Sequence {
         may_hold: bool,
         deliver: &mut impl FnMut(&[u8]),
     ) -> Result<Option<Duration>, Dropped> {
+        if self.held.contains(number) {
+            return Err(Dropped::Duplicate);
+        }
+        if !may_hold {
+            self.give_up_before(number, deliver);
+        }
         if Some(number) == self.next {
             let filled = self.first_held().map(|first| now.since(first));
             if let Some(filled) = filled {
@@ -114,13 +121,8 @@ impl Sequence {
             self.deliver_ready(deliver);
             return Ok(filled);
         }
-        if !may_hold {
-            return Err(Dropped::OverBudget);
-        }
         let item = || if in_order { HeldItem::Packet(packet.to_vec()) } else { HeldItem::Delivered };
-        if !self.held.put(number, || Held { item: item(), at: now }) {
-            return Err(Dropped::Duplicate);
-        }
+        self.held.put(number, || Held { item: item(), at: now });
         if in_order {
             self.count += 1;
             self.packet_bytes += packet.len();
@@ -148,6 +150,15 @@ impl Sequence {
         true
     }
 
+    /// Gives up the holes before `number`, which is not held, and delivers what waits there.
+    fn give_up_before(&mut self, number: u64, deliver: &mut impl FnMut(&[u8])) {
+        while self.held.first().is_some_and(|(first, _)| first < number) {
+            self.give_up(GiveUp::Overrun, deliver);
+        }
+        let missing = self.next.map_or(0, |next| number.saturating_sub(next));
+        self.pass(missing, GiveUp::Overrun);
+    }
+
     /// Gives up the oldest numbers until `number` lies inside a window of this size. Returns true if any were given up.
     pub(super) fn make_room(&mut self, number: u64, window: usize, deliver: &mut impl FnMut(&[u8])) -> bool {
         let outside = |next: Option<u64>| number - next.unwrap_or_default() >= window as u64;
@@ -161,28 +172,24 @@ impl Sequence {
         true
     }
 
-    /// The sender will not send `seq` again. A number outside the window is ignored. Without `may_hold`, only the next
-    /// number is taken; returns false if another was refused.
-    pub(super) fn skip(
-        &mut self,
-        now: Time,
-        seq: u32,
-        window: usize,
-        may_hold: bool,
-        deliver: &mut impl FnMut(&[u8]),
-    ) -> bool {
+    /// The sender will not send `seq` again. A number outside the window is ignored. Without `may_hold`, the holes
+    /// before it are given up, too.
+    pub(super) fn skip(&mut self, now: Time, seq: u32, window: usize, may_hold: bool, deliver: &mut impl FnMut(&[u8])) {
         let next = self.next_or_start(seq);
         let ahead = i64::from(seq.wrapping_sub(next as u32) as i32);
-        if ahead == 0 {
+        if !(0..window as i64).contains(&ahead) {
+            return;
+        }
+        let number = next + ahead as u64;
+        if !may_hold && !self.held.contains(number) {
+            self.give_up_before(number, deliver);
+        }
+        if self.next == Some(number) {
             self.pass(1, GiveUp::Skipped);
             self.deliver_ready(deliver);
-        } else if (1..window as i64).contains(&ahead) {
-            if !may_hold {
-                return false;
-            }
-            self.held.put(next + ahead as u64, || Held { item: HeldItem::Skipped, at: now });
+        } else {
+            self.held.put(number, || Held { item: HeldItem::Skipped, at: now });
         }
-        true
     }
 
     /// Delivers everything that is held, in order.

@@ -71,6 +71,13 @@ impl<T> SparseWindow<T> {
         is_free
     }
 
+    /// Returns true if the number has a value.
+    pub(super) fn contains(&self, number: u64) -> bool {
+        let index = (number / PAGE).checked_sub(self.first).map(|index| index as usize);
+        let page = index.and_then(|index| self.pages.get(index)?.as_ref());
+        page.is_some_and(|page| page.taken & 1 << (number % PAGE) != 0)
+    }
+
     /// Returns the lowest number that has a value, and the value.
     pub(super) fn first(&self) -> Option<(u64, &T)> {
         let page = self.pages.front()?.as_ref()?;

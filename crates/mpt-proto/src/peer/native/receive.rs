@@ -188,7 +188,6 @@ impl Native {
     fn drop_data(&mut self, common: &mut Common, turn: &mut Turn<'_>, why: Dropped, seq: FlowSeq) {
         common.drops.count(why);
         let FlowSeq { bucket, sequence } = seq;
-        // A peer without budget waits for the packet until its hole expires.
         let _ = self.handle_skip(common, turn, &SkipFrame { bucket, from: sequence, to: sequence });
     }
 

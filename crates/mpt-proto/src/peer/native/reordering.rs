@@ -70,8 +70,8 @@ impl Reordering {
     }
 
     /// Takes a packet, and delivers every packet of its bucket that is in order now. A pure ACK does not wait for the
-    /// packets before it: the next ACK of its flow supersedes it. Without `may_hold`, a packet that would be held is
-    /// dropped. A packet with a partial checksum gets the final one, unless it is the next of its bucket.
+    /// packets before it: the next ACK of its flow supersedes it. Without `may_hold`, the holes before it are given up.
+    /// A packet with a partial checksum gets the final one, unless it is the next of its bucket.
     #[expect(clippy::too_many_arguments, reason = "the parts of a peer that a packet touches")]
     pub(super) fn handle(
         &mut self,
@@ -131,7 +131,7 @@ impl Reordering {
     }
 
     /// The sender will not send the numbers of `skip` again. The first packets of a bucket may be among them. Without
-    /// `may_hold`, a number that would have to be stored is refused.
+    /// `may_hold`, the holes before them are given up, too.
     pub(super) fn handle_skip(
         &mut self,
         turn: &mut Turn<'_>,
