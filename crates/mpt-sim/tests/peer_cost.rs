@@ -147,6 +147,8 @@ fn packets_behind_holes_cost_no_more_than_the_limit() {
     }
     attack.report("packets");
     assert!(attack.most < LIMIT, "{} bytes", attack.most);
+    let peer = &attack.endpoint.status().peers[0];
+    assert_eq!(peer.drops.of(Dropped::OverBudget), 0, "holes are given up, packets are not dropped");
 }
 
 /// 61.5 MB for each of 32 slots before there was a limit, for as long as the slot was silent.
