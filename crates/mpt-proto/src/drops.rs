@@ -60,8 +60,8 @@ drops! {
     Duplicate = "duplicate",
     /// A sequence number below the window, whose delivery is not known any more.
     TooOld = "too_old",
-    /// Beyond what a peer may make this end keep or compute: a packet or SKIP that would be held, frames beyond the
-    /// steps of a datagram, a repair symbol.
+    /// Beyond what a peer may make this end keep or compute: frames beyond the steps of a datagram, a repair
+    /// symbol, a SKIP of too many numbers.
     OverBudget = "over_budget",
     /// A packet compressed against a context that does not exist.
     UnknownContext = "unknown_context",

@@ -150,7 +150,7 @@ pub enum TraceEvent {
         skipped: u64,
         /// Numbers whose hold expired.
         expired: u64,
-        /// Numbers that were given up because the window was full.
+        /// Numbers that were given up because the window or the memory was full.
         overrun: u64,
     },
     /// An event of the handshake or of a session.

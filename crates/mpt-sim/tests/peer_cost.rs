@@ -225,6 +225,21 @@ fn the_price_of_a_datagram() {
         (0, body)
     });
     print("100 SKIPs of 256 numbers", skips);
+    let mut attack = Attack::new();
+    for page in 1..40_000 {
+        let mut body = Vec::new();
+        push_skip(&mut body, (page % 1_280) as u16, page / 1_280 * 64 + 64, page / 1_280 * 64 + 64);
+        attack.send(0, &body);
+    }
+    let far = attack.time_of(|datagram| {
+        let mut body = Vec::new();
+        (0..100).for_each(|frame| {
+            let number = (datagram / 10 + 1) * 16_299;
+            push_skip(&mut body, (datagram % 10 * 100 + frame) as u16, number, number);
+        });
+        (0, body)
+    });
+    print("100 far SKIPs while the memory is full", far);
     let tiny = inner_packet(253, 28);
     let mut attack = Attack::new();
     let packets = attack.time_of(|datagram| {

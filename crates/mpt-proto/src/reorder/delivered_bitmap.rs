@@ -29,19 +29,15 @@ impl DeliveredBitmap {
 
     /// Adds the next `count` numbers as not delivered.
     pub(super) fn push_missing(&mut self, count: u64) {
-        let mut left = count.min(Self::LEN as u64);
-        self.pushed += count - left;
-        while left > 0 {
-            // Whole words at a time.
-            if left >= 64 && self.pushed.is_multiple_of(64) {
-                let (word, _) = Self::place(self.pushed);
-                self.words[word] = 0;
-                (self.pushed, left) = (self.pushed + 64, left - 64);
-            } else {
-                self.push(false);
-                left -= 1;
-            }
+        let end = self.pushed + count;
+        let mut at = self.pushed.max(end.saturating_sub(Self::LEN as u64));
+        while at < end {
+            let bits = (64 - at % 64).min(end - at);
+            let mask = u64::MAX >> (64 - bits) << (at % 64);
+            self.words[Self::place(at).0] &= !mask;
+            at += bits;
         }
+        self.pushed = end;
     }
 
     /// Returns true if the number `back` before the newest was delivered. `back` is below [`Self::LEN`].

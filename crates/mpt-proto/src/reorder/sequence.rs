@@ -61,7 +61,7 @@ pub(super) enum GiveUp {
     Passed,
     /// The hole lasted too long.
     Expired,
-    /// The window was full.
+    /// The window or the memory was full.
     Overrun,
 }
 
@@ -104,10 +104,11 @@ impl Sequence {
         may_hold: bool,
         deliver: &mut impl FnMut(&[u8]),
     ) -> Result<Option<Duration>, Dropped> {
-        if self.held.contains(number) {
+        let is_next = Some(number) == self.next;
+        if !is_next && self.held.contains(number) {
             return Err(Dropped::Duplicate);
         }
-        if !may_hold {
+        if !is_next && !may_hold {
             self.give_up_before(number, deliver);
         }
         if Some(number) == self.next {

@@ -13,7 +13,7 @@ pub struct ReorderStats {
     pub passed: u64,
     /// Sequence numbers given up because the hold ran out.
     pub expired: u64,
-    /// Sequence numbers given up because the window was full.
+    /// Sequence numbers given up because the window or the memory was full.
     pub overrun: u64,
     /// Sequence numbers that the sender gave up.
     pub skipped: u64,

@@ -159,7 +159,7 @@ pub struct ReorderReport {
     pub lost: u64,
     /// Declared lost because the reorder timeout expired.
     pub timed_out: u64,
-    /// Declared lost because the window was full.
+    /// Declared lost because the window or the memory of the peer was full.
     pub overflowed: u64,
     /// Skipped because the sender abandoned them.
     pub skipped: u64,
