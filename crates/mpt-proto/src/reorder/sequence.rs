@@ -104,12 +104,13 @@ impl Sequence {
         may_hold: bool,
         deliver: &mut impl FnMut(&[u8]),
     ) -> Result<Option<Duration>, Dropped> {
-        let is_next = Some(number) == self.next;
-        if !is_next && self.held.contains(number) {
-            return Err(Dropped::Duplicate);
-        }
-        if !is_next && !may_hold {
-            self.give_up_before(number, deliver);
+        if Some(number) != self.next {
+            if self.held.contains(number) {
+                return Err(Dropped::Duplicate);
+            }
+            if !may_hold {
+                self.give_up_before(number, deliver);
+            }
         }
         if Some(number) == self.next {
             let filled = self.first_held().map(|first| now.since(first));
