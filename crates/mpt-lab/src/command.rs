@@ -42,7 +42,8 @@ pub(crate) struct RunArgs {
     /// Quick run: fewer cases, a few seconds each, one repetition.
     #[arg(long)]
     quick: bool,
-    /// Contenders to compare MPT with: solo, ideal, mptcp, wireguard-go, openvpn, glorytun, mlvpn, mqvpn; or none.
+    /// Contenders to compare MPT with: solo, ideal, mptcp, wireguard-go, boringtun, openvpn, glorytun, mlvpn, mqvpn; or
+    /// none.
     #[arg(long, value_delimiter = ',', default_value = "solo,ideal,mptcp")]
     against: Vec<String>,
     /// Seed of all random numbers.

@@ -37,18 +37,38 @@ pub struct Competitor {
     script: &'static str,
 }
 
-/// All adapters.
-pub static ALL: [Competitor; 5] = [
-    Competitor {
-        name: "wireguard-go",
-        tools: &[("wireguard-go", "wireguard-go"), ("wg", "wireguard-tools")],
-        prepare: "umask 77; for n in 1 2; do wg genkey >$folder/key$n; wg pubkey <$folder/key$n >$folder/pub$n; done",
+const WIREGUARD_KEYS: &str =
+    "umask 77; for n in 1 2; do wg genkey >$folder/key$n; wg pubkey <$folder/key$n >$folder/pub$n; done";
+
+/// The script of a WireGuard program that `wg` configures.
+macro_rules! wireguard {
+    ($program:literal) => {
         // Both ends use a control socket of the same name, so each host needs its own directory.
-        script: "mkdir -p /run/wireguard; mount -t tmpfs none /run/wireguard; wireguard-go -f $tun & tunnel=$!
+        concat!(
+            "mkdir -p /run/wireguard; mount -t tmpfs none /run/wireguard; ",
+            $program,
+            " & tunnel=$!
             until ip link show $tun >/dev/null 2>&1; do kill -0 $tunnel 2>/dev/null; sleep 0.05; done
             wg set $tun listen-port 51820 private-key $folder/key$self \
                 peer $(cat $folder/pub$peer) allowed-ips 10.78.0.0/24 endpoint $remote:51820
-            ip address add 10.78.0.$self/24 dev $tun; ip link set $tun up mtu 1420; wait $tunnel",
+            ip address add 10.78.0.$self/24 dev $tun; ip link set $tun up mtu 1420; wait $tunnel"
+        )
+    };
+}
+
+/// All adapters.
+pub static ALL: [Competitor; 6] = [
+    Competitor {
+        name: "wireguard-go",
+        tools: &[("wireguard-go", "wireguard-go"), ("wg", "wireguard-tools")],
+        prepare: WIREGUARD_KEYS,
+        script: wireguard!("wireguard-go -f $tun"),
+    },
+    Competitor {
+        name: "boringtun",
+        tools: &[("boringtun-cli", "boringtun-cli, by cargo install"), ("wg", "wireguard-tools")],
+        prepare: WIREGUARD_KEYS,
+        script: wireguard!("boringtun-cli -f --disable-drop-privileges $tun"),
     },
     Competitor {
         name: "openvpn",

@@ -91,7 +91,7 @@ pub(super) enum Command {
     /// Write or check configuration files
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Convert configuration files of the original MPT to ours
+    /// Convert a file of wg-quick, or configuration files of the original MPT, to ours
     Import(ImportArgs),
     /// Add an address to an interface, or remove one
     #[command(alias = "address")]
@@ -245,7 +245,7 @@ pub(super) struct TunnelOption {
 
 #[derive(Debug, Args)]
 pub(super) struct ImportArgs {
-    /// Files, or a directory with conf/interface.conf and conf/connections
+    /// A file of wg-quick, or files of the original MPT or their directory
     #[arg(required = true)]
     pub(super) from: Vec<PathBuf>,
     /// Output file; default: stdout

@@ -262,6 +262,12 @@ impl Row {
     }
 }
 
+/// Returns the packets that one call of this kind carries in the mean.
+fn packets_per_call(calls: &[f64; CALLS.len()], kind: &str) -> f64 {
+    let calls = CALLS.iter().zip(calls).find(|((name, _), _)| *name == kind);
+    calls.map_or(0.0, |(_, calls)| 1.0 / calls)
+}
+
 /// Returns median, minimum and maximum.
 fn range(values: &[f64]) -> [f64; 3] {
     [0.5, 0.0, 1.0].map(|q| quantile(values, q))
@@ -272,8 +278,8 @@ pub fn head(load: CostLoad) -> String {
     let [rate, cost] = load.units().map(|unit| format!("{unit} (range)"));
     let calls: String = CALLS.iter().map(|(name, _)| format!(" {name:>6}")).collect();
     format!(
-        "{:<22} {rate:>24} {cost:>21}  {:<8} {:>6} {:>6} {:>7} {:>5} {:>6}{calls}\n",
-        "tunnel", "end", "user", "system", "wakeups", "MB", "calls"
+        "{:<22} {rate:>24} {cost:>21}  {:<8} {:>6} {:>6} {:>7} {:>5} {:>6}{calls} {:>6} {:>6}\n",
+        "tunnel", "end", "user", "system", "wakeups", "MB", "calls", "in", "out"
     )
 }
 
@@ -283,7 +289,9 @@ impl fmt::Display for Row {
         let [total, low, high] = self.total;
         let goodput = format!("{goodput} ({least}-{most})");
         let total = format!("{total:.2} ({low:.2}-{high:.2})");
-        for (end, name) in self.ends.iter().zip(["sender", "receiver"]) {
+        // The calls that take the flow's packets in, and that pass them on.
+        let ways = [["read", "send"], ["recv", "write"]];
+        for ((end, name), way) in self.ends.iter().zip(["sender", "receiver"]).zip(ways) {
             let first = name == "sender";
             let shown = |text: &str| if first { text.to_owned() } else { String::new() };
             write!(f, "{:<22} {:>24} {:>21}  {name:<8}", shown(&self.name), shown(&goodput), shown(&total))?;
@@ -292,6 +300,7 @@ impl fmt::Display for Row {
                 Some(calls) => {
                     write!(f, " {:>6.2}", calls.iter().sum::<f64>())?;
                     calls.iter().try_for_each(|calls| write!(f, " {calls:>6.2}"))?;
+                    way.iter().try_for_each(|kind| write!(f, " {:>6.2}", packets_per_call(&calls, kind)))?;
                 }
                 None => write!(f, " {:>6}", "-")?,
             }
