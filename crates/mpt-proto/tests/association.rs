@@ -14,6 +14,8 @@ use mpt_proto::crypto::keys::PresharedKey;
 use mpt_proto::drops::Dropped;
 use mpt_proto::path::PathId;
 use mpt_proto::time::Time;
+use mpt_proto::wire::frame::{RekeyMessage, RekeyShare};
+use mpt_proto::wire::native::SessionIndex;
 use proptest::prelude::*;
 
 fn after(seconds: u64) -> Time {
@@ -354,6 +356,24 @@ fn a_repeated_rekey_gets_the_same_answer_at_most_twice_a_second() {
     }
     assert_eq!(answers, [0, 1_000, 2_000]);
     assert_eq!(b.events().iter().filter(|event| matches!(event, SessionEvent::Retired(_))).count(), 0);
+}
+
+/// The shared secret with a key of low order is zero, so no session results.
+#[test]
+fn an_answer_with_a_key_of_low_order_costs_one_key_exchange_a_second_and_does_not_delay_the_handshake() {
+    let (mut a, mut b) = established();
+    a.peer.replace_session(after(120));
+    let (mut asked, mut refused) = (Vec::new(), 0);
+    for ms in 0..=30_000 {
+        let now = after(120) + Duration::from_millis(ms);
+        asked.extend(a.poll_rekey(now).map(|_| ms));
+        let share = RekeyShare { number: asked.len() as u32, index: SessionIndex::new(7), ephemeral: [0; 32] };
+        let answer = b.seal_rekey(now, &RekeyMessage::Rekeyed(share)).expect("a session");
+        refused += u32::from(a.handle(now, b.address, &answer) == Reaction::Dropped(Dropped::NotAuthentic));
+    }
+    assert_eq!(asked, (0..=30).map(|second| second * 1_000).collect::<Vec<_>>());
+    assert_eq!(refused, 31);
+    assert!(a.poll(after(150)).is_some(), "a handshake after 30 s");
 }
 
 #[test]

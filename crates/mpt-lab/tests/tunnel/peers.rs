@@ -16,8 +16,9 @@ use mpt_proto::{
 };
 use std::{
     fs,
+    io::{BufRead as _, BufReader, Write as _},
     net::{SocketAddr, UdpSocket},
-    os::unix::fs::PermissionsExt as _,
+    os::unix::{fs::PermissionsExt as _, net::UnixStream},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -232,6 +233,36 @@ fn an_initiator_can_also_be_a_responder() {
     rig.wait_until("the tunnel answers", |rig| rig.ping(Host::A, &[], "10.77.0.2".parse().expect("an address")));
     let sockets = crate::rig::sh(&rig.hosts.a, "ss -Huln sport = :4754");
     assert!(sockets.contains("192.168.11.1"), "{sockets}");
+}
+
+#[test]
+fn a_report_has_32_peers_at_most_whatever_the_request_says() {
+    let Some(mut rig) = Rig::build("page", &["delay=1ms"]) else { return };
+    let folder = rig.folder.path().join("peers.d");
+    fs::create_dir_all(&folder).expect("a folder");
+    for i in 0..40_u8 {
+        let key = KeyPair::generate([100 + i; 32]);
+        let text = format!("[[peer]]\npublic_key = \"{}\"\nnetworks = [\"10.77.100.{i}/32\"]\n", key.public());
+        fs::write(folder.join(format!("c{i:02}.toml")), text).expect("a file");
+    }
+    rig.launch_with(Host::B, SERVER);
+    let all = rig.status(Host::B)["peers"].as_array().expect("a list").len();
+    assert!(all >= 40, "{all}");
+    for (socket, request, expected) in [
+        ("sock", r#"{"command":"status"}"#, 32),
+        ("status", r#"{"command":"status"}"#, 32),
+        ("status", r#"{"command":"status","count":18446744073709551615}"#, 32),
+        ("status", r#"{"command":"status","first":32,"count":32}"#, all - 32),
+        ("status", r#"{"command":"status","first":30,"count":5}"#, 5),
+    ] {
+        let stream = UnixStream::connect(rig.run_dir(Host::B).join(format!("mpt0.{socket}"))).expect("the socket");
+        (&stream).write_all(format!("{request}\n").as_bytes()).expect("a request");
+        let mut line = String::new();
+        BufReader::new(&stream).read_line(&mut line).expect("a response");
+        let report: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        let peers = report["status"]["peers"].as_array().unwrap_or_else(|| panic!("{line}")).len();
+        assert_eq!(peers, expected, "{socket}: {request}");
+    }
 }
 
 /// Prints the memory and time that a thousand peers with sessions cost a daemon: `--ignored --nocapture`.

@@ -219,7 +219,9 @@ fn open_hint(errno: Errno) -> Option<&'static str> {
     match errno {
         Errno::ENODEV => Some("no such interface: `ip link` lists them"),
         Errno::EADDRNOTAVAIL => Some("no interface of this host has this address: `ip address` lists them"),
-        Errno::EADDRINUSE => Some("another socket uses this port: see `ss -ulpn`"),
+        Errno::EADDRINUSE => Some(
+            "another socket uses this port: see `ss -ulpn`. If it is that of this tunnel, restart the tunnel: mpt down, then mpt up",
+        ),
         Errno::EAFNOSUPPORT => Some("this IP version is disabled on this host"),
         Errno::EACCES => Some(
             "a port below 1024 needs CAP_NET_BIND_SERVICE, which a running tunnel gets at its next start: mpt down, then mpt up",

@@ -101,15 +101,16 @@ impl AckFilter {
             return FilterVerdict::Send(packet);
         }
         let rtt = rtt();
-        if rtt.usable < MIN_RTT {
-            return FilterVerdict::Send(packet);
-        }
         if !self.flows.contains_key(&bucket) {
             self.flows.retain(|_, flow| !flow.held.is_empty() || now.since(flow.last_ack) <= FLOW_IDLE);
         }
         let flow = self.flows.entry(bucket).or_insert_with(|| AckFlow::new(now));
         let young_until = flow.update(now, rtt);
         self.startup_until = self.startup_until.max(young_until);
+        // A flow grows old here, too: a far path that is used later must not make it young.
+        if rtt.usable < MIN_RTT {
+            return FilterVerdict::Send(packet);
+        }
         let verdict = flow.on_ack(now, packet);
         self.held += usize::from(matches!(verdict, FilterVerdict::Hold));
         verdict

@@ -13,6 +13,7 @@ mod health;
 mod liveness;
 mod loss_gate;
 mod migration;
+mod number_set;
 mod packet_pair;
 mod packet_train;
 pub mod pmtu;

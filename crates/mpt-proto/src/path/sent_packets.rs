@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use super::ack::{Ack, Range};
 use super::delivery_rate::DeliverySnapshot;
+use super::number_set::NumberSet;
 use super::rtt::Rtt;
 use super::sample::LossSample;
 use super::windowed_filter::WindowedMax;
@@ -63,6 +64,8 @@ pub enum Outcome {
 pub struct SentPackets {
     base: u64,
     ring: VecDeque<SentPacket>,
+    /// The numbers of the ring that were sent and are neither acknowledged nor lost. The first entry is one of them.
+    waiting: NumberSet,
     in_flight: u64,
     /// Inner packets in flight.
     packets: usize,
@@ -99,7 +102,8 @@ impl SentPackets {
         while self.next() < seq.0 {
             self.push(SentPacket::GONE);
         }
-        self.push(SentPacket { sent_at: now, snapshot, payload, bytes, waiting: true });
+        self.push(SentPacket { sent_at: now, snapshot, payload, bytes });
+        self.waiting.push(seq.0);
         self.in_flight += u64::from(bytes);
         self.packets += usize::from(payload.is_packet());
     }
@@ -150,6 +154,7 @@ impl SentPackets {
     /// Releases memory that what is in flight does not need.
     pub fn trim_memory(&mut self) {
         self.ring.shrink_to_fit();
+        self.waiting.shrink();
     }
 
     /// Returns the time at which [`Self::detect`] would find a loss without a further ACK.
@@ -194,13 +199,14 @@ impl SentPackets {
 
     /// Returns the payloads of the packets in flight, the last one first.
     pub fn tail(&self) -> impl Iterator<Item = Payload> {
-        self.ring.iter().rev().filter(|packet| packet.waiting).map(|packet| packet.payload)
+        let numbered = self.ring.iter().enumerate().rev();
+        numbered.filter(|(at, _)| self.waiting.contains(self.base + *at as u64)).map(|(_, packet)| packet.payload)
     }
 
     /// Returns send time and bytes of a packet in flight.
     pub fn find(&self, seq: PathSeq) -> Option<(Time, u32)> {
         let packet = self.ring.get(usize::try_from(seq.0.checked_sub(self.base)?).ok()?)?;
-        packet.waiting.then_some((packet.sent_at, packet.bytes))
+        self.waiting.contains(seq.0).then_some((packet.sent_at, packet.bytes))
     }
 
     /// Processes packets that had been declared lost and arrived: the window was too short, and each of them widens it.
@@ -235,15 +241,11 @@ impl SentPackets {
         confirmed: &mut Confirmed,
         on_outcome: &mut impl FnMut(Outcome, Payload),
     ) {
-        if self.ring.is_empty() || range.last < self.base {
-            return;
-        }
-        let (first, last) = (range.first.max(self.base), range.last.min(self.next() - 1));
-        for seq in first..=last {
-            let packet = &mut self.ring[(seq - self.base) as usize];
-            if !std::mem::take(&mut packet.waiting) {
-                continue;
-            }
+        let mut from = range.first;
+        while let Some(seq) = self.waiting.next(from).filter(|seq| *seq <= range.last) {
+            from = seq + 1;
+            self.waiting.remove(seq);
+            let packet = &self.ring[(seq - self.base) as usize];
             self.in_flight -= u64::from(packet.bytes);
             self.packets -= usize::from(packet.payload.is_packet());
             confirmed.bytes += u64::from(packet.bytes);
@@ -265,18 +267,16 @@ impl SentPackets {
         is_lost: impl Fn(u64, Time) -> bool,
     ) -> Option<LossSample> {
         let mut loss = LossSample { now, ..LossSample::default() };
-        while let Some(packet) = self.ring.front().filter(|p| !p.waiting || is_lost(self.base, p.sent_at)) {
-            if packet.waiting {
-                self.in_flight -= u64::from(packet.bytes);
-                self.packets -= usize::from(packet.payload.is_packet());
-                loss.packets += 1;
-                loss.bytes += u64::from(packet.bytes);
-                loss.newest_sent = packet.sent_at;
-                on_outcome(Outcome::Lost, packet.payload);
-                remember_lost(&mut self.lost, LostPacket::of(packet, PathSeq(self.base), now));
-            }
-            self.ring.pop_front();
-            self.base += 1;
+        while let Some(packet) = self.ring.front().filter(|packet| is_lost(self.base, packet.sent_at)) {
+            self.in_flight -= u64::from(packet.bytes);
+            self.packets -= usize::from(packet.payload.is_packet());
+            loss.packets += 1;
+            loss.bytes += u64::from(packet.bytes);
+            loss.newest_sent = packet.sent_at;
+            on_outcome(Outcome::Lost, packet.payload);
+            remember_lost(&mut self.lost, LostPacket::of(packet, PathSeq(self.base), now));
+            self.waiting.remove(self.base);
+            self.trim();
         }
         loss.in_flight = self.in_flight;
         (loss.packets > 0).then_some(loss)
@@ -290,11 +290,11 @@ impl SentPackets {
         self.ring.push_back(packet);
     }
 
+    /// Takes the entries off the front that do not wait.
     fn trim(&mut self) {
-        while self.ring.front().is_some_and(|packet| !packet.waiting) {
-            self.ring.pop_front();
-            self.base += 1;
-        }
+        let gone = self.waiting.next(self.base).map_or(self.ring.len(), |first| (first - self.base) as usize);
+        self.ring.drain(..gone);
+        self.base += gone as u64;
     }
 
     fn next(&self) -> u64 {
@@ -368,17 +368,11 @@ struct SentPacket {
     snapshot: DeliverySnapshot,
     payload: Payload,
     bytes: u32,
-    waiting: bool,
 }
 
 impl SentPacket {
-    const GONE: Self = Self {
-        sent_at: Time::START,
-        snapshot: DeliverySnapshot::NONE,
-        payload: Payload::Control,
-        bytes: 0,
-        waiting: false,
-    };
+    const GONE: Self =
+        Self { sent_at: Time::START, snapshot: DeliverySnapshot::NONE, payload: Payload::Control, bytes: 0 };
 }
 
 #[derive(Clone, Debug)]
@@ -511,6 +505,23 @@ mod tests {
         let confirmed = sent.on_ack(at(5), &ack(&[(2, u64::MAX)]), &mut |_, _| {});
         assert_eq!(confirmed.packets, 1);
         assert_eq!(SentPackets::default().on_ack(at(5), &ack(&[(0, u64::MAX)]), &mut |_, _| {}).packets, 0);
+    }
+
+    /// A peer that acknowledges nothing else can repeat this for ever. Each such ACK took 76 to 158 us when every number
+    /// was looked at.
+    #[test]
+    fn acks_of_50_000_numbers_that_are_not_waited_for_find_nothing() {
+        let mut sent = SentPackets::default();
+        sent.on_sent(at(0), PathSeq(0), 100, packet(1), DeliverySnapshot::default());
+        sent.on_sent(at(1), PathSeq(50_000), 100, packet(2), DeliverySnapshot::default());
+        let seen = outcomes(|mut on_outcome| {
+            for _ in 0..5_000 {
+                let confirmed = sent.on_ack(at(5), &ack(&[(1, 25_000), (25_002, 49_999)]), &mut on_outcome);
+                assert_eq!((confirmed.packets, sent.in_flight(), sent.ring.len()), (0, 200, 50_001));
+            }
+            sent.on_ack(at(5), &ack(&[(0, 49_999)]), &mut on_outcome);
+        });
+        assert_eq!((seen, sent.ring.len()), (vec![(Outcome::Acked, 1)], 1));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use mpt_proto::crypto::keys::{KeyPair, PresharedKey, PublicKey};
 use mpt_proto::drops::Dropped;
 use mpt_proto::path::{LinkId, PathId, PathSeq};
 use mpt_proto::time::Time;
-use mpt_proto::wire::frame::{Frame, Frames, Tlvs, Writer};
+use mpt_proto::wire::frame::{Frame, Frames, RekeyMessage, Tlvs, Writer};
 use mpt_proto::wire::native::{HEADER, OVERHEAD, SessionIndex};
 
 /// SplitMix64 (Steele, Lea, Flood), reproducible by its seed.
@@ -158,6 +158,10 @@ impl End {
     pub fn poll_rekey(&mut self, now: Time) -> Option<Vec<u8>> {
         let Self { peer, rng, .. } = self;
         let message = peer.poll_rekey(now, || rng.ephemeral())?;
+        self.seal_rekey(now, &message)
+    }
+
+    pub fn seal_rekey(&mut self, now: Time, message: &RekeyMessage) -> Option<Vec<u8>> {
         let mut body = [0; 100];
         let frame = message.to_body();
         let frame = Frame::Control(Tlvs::decode(&frame).expect("one complete value"));

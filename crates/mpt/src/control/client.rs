@@ -292,8 +292,8 @@ const PEER_TIMEOUT: Duration = Duration::from_secs(14);
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Long enough for some packets of a call, short enough to wait for.
 const RATE_INTERVAL: Duration = Duration::from_millis(500);
-/// Peers in a report: the daemon makes one of as many in less than a millisecond.
-pub(super) const PAGE: usize = 32;
+/// Peers in a report at most: the daemon makes one of as many in less than a millisecond.
+pub(crate) const PAGE: usize = 32;
 /// More than a host can serve.
 const MAX_PEERS: usize = 1 << 16;
 /// More than a thousand peers with 32 paths need.

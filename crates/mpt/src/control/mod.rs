@@ -29,6 +29,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 pub use client::ControlClient;
+pub(crate) use client::PAGE;
 pub(crate) use lock::Lock;
 pub use protocol::{Action, Event, EventKind, Request, Response};
 pub use server::{ClientToken, ControlServer};

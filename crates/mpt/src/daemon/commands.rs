@@ -20,7 +20,7 @@ use super::{Daemon, control_port, routes, server_lists, setup};
 use crate::Failure;
 use crate::config::model::{At, FileFormat, Mode, OriginalPeer, Peer};
 use crate::config::{self, File, describe};
-use crate::control::{Action, ClientToken, EventKind, Request, Response};
+use crate::control::{Action, ClientToken, EventKind, PAGE, Request, Response};
 use crate::legacy::write;
 use crate::secrets;
 
@@ -29,7 +29,8 @@ impl Daemon {
     pub(super) fn handle_request(&mut self, now: Time, client: ClientToken, request: &Request) -> Option<Response> {
         let done = match request {
             Request::Status { first, count } => {
-                return Some(Response::Status(self.status_report(now, *first, count.unwrap_or(usize::MAX))));
+                // Packets pass between two pages.
+                return Some(Response::Status(self.status_report(now, *first, count.unwrap_or(PAGE).min(PAGE))));
             }
             Request::PeerStatus { peer } => {
                 let index = self.workers.index_of(peer);

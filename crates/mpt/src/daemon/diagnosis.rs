@@ -25,7 +25,7 @@ use crate::config::model::{Mode, Peer};
 pub struct Diagnosis {
     /// Time of the next look.
     due: Option<Time>,
-    /// Time of the last look. A look costs a status of all peers, so refused handshakes cause at most one a second.
+    /// Time of the last look. A look costs a status of all peers, so what peers do causes at most one a second.
     looked: Option<Time>,
     /// The time of the next line about each peer that does not answer.
     silent: BTreeMap<String, Time>,
@@ -40,9 +40,10 @@ pub struct Diagnosis {
 }
 
 impl Diagnosis {
-    /// Looks again at the next call of [`Self::poll`], because the state of a path has changed.
+    /// Looks again, because the state of a path has changed.
     pub fn on_paths_changed(&mut self, now: Time) {
-        self.due = Some(now);
+        let next = self.looked.map_or(now, |looked| looked + LOOK_INTERVAL).max(now);
+        self.due = Some(self.due.map_or(next, |due| due.min(next)));
     }
 
     /// Logs what is due, and returns the next deadline.

@@ -3,7 +3,6 @@
 //! Peers refuse an initiation that is not newer than the last one. A host without a battery for its clock starts with
 //! one that is behind, so it continues after the timestamp in this file until its clock is set.
 
-use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{fs, io};
 
@@ -11,12 +10,13 @@ use crate::daemon::workers::Workers;
 use mpt_proto::crypto::handshake::{Clock, Tai64n};
 use mpt_proto::time::Time;
 
+use super::state_file::StateFile;
 use super::state_folder;
 
 /// The file with the last timestamp, in hexadecimal.
 #[derive(Debug)]
 pub(super) struct HandshakeClock {
-    file: PathBuf,
+    file: StateFile,
     saved: Option<Tai64n>,
     last: Option<Tai64n>,
     next_save: Time,
@@ -25,7 +25,8 @@ pub(super) struct HandshakeClock {
 impl HandshakeClock {
     /// Names the file of a tunnel; it may not exist.
     pub(super) fn of(interface: &str) -> Self {
-        let file = state_folder().join(format!("{interface}.handshake"));
+        let path = state_folder().join(format!("{interface}.handshake"));
+        let file = StateFile::new(path, "after a restart with an older clock, peers refuse handshakes until it is set");
         Self { file, saved: None, last: None, next_save: Time::START }
     }
 
@@ -33,16 +34,16 @@ impl HandshakeClock {
     pub(super) fn read(&self, now: Time) -> Clock {
         let mut clock = Clock::new(Duration::ZERO);
         clock.set(now, since_1970());
-        match fs::read_to_string(&self.file) {
+        match fs::read_to_string(self.file.path()) {
             Ok(text) => match decode(text.trim()) {
                 Some(last) => clock.resume_after(last),
                 None => {
-                    tracing::warn!(file = %self.file.display(), "not a timestamp: handshakes follow the clock alone")
+                    tracing::warn!(file = %self.file.path().display(), "not a timestamp: handshakes follow the clock alone")
                 }
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
-                tracing::warn!(file = %self.file.display(), %error, "cannot read the last timestamp: handshakes follow the clock alone");
+                tracing::warn!(file = %self.file.path().display(), %error, "cannot read the last timestamp: handshakes follow the clock alone");
             }
         }
         clock
@@ -51,32 +52,30 @@ impl HandshakeClock {
     /// Saves the last timestamp, at most once per [`SAVE_INTERVAL`].
     pub(super) fn poll(&mut self, now: Time, workers: &Workers) {
         self.last = workers.last_timestamp();
-        if self.last != self.saved && now >= self.next_save {
+        if now >= self.next_save && self.is_unsaved() {
             self.next_save = now + SAVE_INTERVAL;
             self.save();
         }
     }
 
-    /// Writes a new file and renames it over the old one, so that a complete file exists at any time.
+    fn is_unsaved(&mut self) -> bool {
+        self.last != self.saved || self.file.has_failed()
+    }
+
     fn save(&mut self) {
         let Some(last) = self.last else { return };
-        self.saved = self.last;
-        let next = self.file.with_extension("handshake.new");
-        let write = || -> io::Result<()> {
-            self.file.parent().map_or(Ok(()), fs::create_dir_all)?;
-            fs::write(&next, encode(last))?;
-            fs::rename(&next, &self.file)
-        };
-        if let Err(error) = write() {
-            tracing::debug!(file = %self.file.display(), %error, "cannot save the last timestamp of a handshake");
+        if self.file.start(encode(last).into_bytes()) {
+            self.saved = self.last;
         }
     }
 }
 
 impl Drop for HandshakeClock {
     fn drop(&mut self) {
-        if self.last != self.saved {
+        self.file.finish();
+        if self.is_unsaved() {
             self.save();
+            self.file.finish();
         }
     }
 }

@@ -16,8 +16,9 @@ use mpt_proto::path::{DownCause, PathState};
 use mpt_proto::stats::PathStatus;
 use mpt_proto::time::Time;
 
+use super::state_file::StateFile;
 use super::state_folder;
-use super::usage_file::{Date, SAVE_INTERVAL, UsageFile, UsageWriter};
+use super::usage_file::{self, Date, SAVE_INTERVAL, UsageFile};
 use crate::Failure;
 use crate::config::File;
 use crate::config::model::{BeyondLimit, DataLimit, Peer, Role};
@@ -32,7 +33,7 @@ type PeerAndPath = (String, String);
 pub(super) struct Metering {
     paths: BTreeMap<PeerAndPath, Metered>,
     usage: UsageFile,
-    writer: UsageWriter,
+    file: StateFile,
     /// The file has been read.
     is_read: bool,
     /// The workers's last totals, by public key and path.
@@ -66,7 +67,10 @@ impl Metering {
         let mut metering = Self {
             paths: BTreeMap::new(),
             usage: UsageFile::default(),
-            writer: UsageWriter::of(state_folder().join(format!("{}.usage", *file.interface))),
+            file: StateFile::new(
+                state_folder().join(format!("{}.usage", *file.interface)),
+                "counters of paths with a limit will be lost at a restart",
+            ),
             is_read: false,
             last_totals: BTreeMap::new(),
             unsaved_bytes: BTreeMap::new(),
@@ -91,7 +95,7 @@ impl Metering {
         });
         self.paths = metered.collect();
         if !self.paths.is_empty() && !mem::replace(&mut self.is_read, true) {
-            self.usage = self.writer.read();
+            self.usage = usage_file::read(self.file.path());
         }
         self.next = Time::START;
     }
@@ -104,7 +108,7 @@ impl Metering {
         if now >= self.next {
             self.next = now + self.count(now, workers);
             let is_due = self.unsaved.is_some_and(|since| now.since(since) >= SAVE_INTERVAL);
-            if (self.save_now || is_due) && self.writer.start(&self.usage) {
+            if (self.save_now || is_due) && self.file.start(self.usage.to_bytes()) {
                 (self.unsaved, self.save_now) = (None, false);
                 self.unsaved_bytes.clear();
             }
@@ -225,10 +229,10 @@ impl Metering {
 
 impl Drop for Metering {
     fn drop(&mut self) {
-        self.writer.finish();
+        self.file.finish();
         if self.unsaved.is_some() || self.save_now {
-            self.writer.start(&self.usage);
-            self.writer.finish();
+            self.file.start(self.usage.to_bytes());
+            self.file.finish();
         }
     }
 }

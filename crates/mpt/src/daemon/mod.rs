@@ -13,7 +13,7 @@
 //! of the log, and [`restore_limit`] limits how often state is restored that another program keeps removing; [`bypass`]
 //! suspends default routes and kill switch for a while, [`bypass_rules`] exempts selected traffic from both; [`names`]
 //! follows the addresses of peers with names, which [`crate::resolver`] looks up; [`metering`] counts the traffic of
-//! paths with a limit in a [`usage_file`], [`path_changes`] collects what is logged of paths, [`service`] notifies the
+//! paths with a limit in a [`usage_file`], [`state_file`] writes what outlives the tunnel, [`path_changes`] collects what is logged of paths, within the [`peer_limit`], [`service`] notifies the
 //! service manager, [`restart`] finds out whether that starts the tunnel again, [`handshake_flood`] limits floods;
 //! [`handshake_clock`] keeps the last timestamp over a restart, and [`peer_addresses`] the addresses of peers.
 //! [`clients`] serves the sockets for commands and status, [`commands`] executes commands, [`peers`] adds and removes
@@ -53,6 +53,7 @@ mod path_faults;
 mod path_sockets;
 mod path_tests;
 mod peer_addresses;
+mod peer_limit;
 pub mod peer_source;
 mod peers;
 mod pending;
@@ -73,6 +74,7 @@ pub(crate) mod service;
 mod session_routes;
 mod setup;
 mod share;
+mod state_file;
 mod tls_helper;
 mod tls_paths;
 mod usage_file;
@@ -479,6 +481,7 @@ impl Daemon {
         let path_tests = self.poll_path_tests(now);
         // Events of this iteration are processed at once, not at the next wake-up.
         let path_events = self.process_path_events(now).then_some(now);
+        let path_changes = self.path_changes.next_deadline(now);
         let clients = self.poll_clients(now);
         let qlog = self.qlog.as_mut().and_then(|qlog| qlog.poll(now, &mut self.workers));
         let service = self.service.poll(now, &self.workers);
@@ -488,7 +491,18 @@ impl Daemon {
         let diagnosis = self.diagnosis.poll(now, &self.workers, &self.file, &self.interface_sync.faults);
         let stop = self.stop_request.as_ref().map(StopRequest::deadline);
         let own = [bypass, certificate, clients, control, data, delegation, diagnosis, interfaces, metering, names];
-        let others = [offered_list, path_events, path_tests, peer_source, qlog, service, session_routes, stop, tls];
+        let others = [
+            offered_list,
+            path_changes,
+            path_events,
+            path_tests,
+            peer_source,
+            qlog,
+            service,
+            session_routes,
+            stop,
+            tls,
+        ];
         own.into_iter().chain(others).flatten().min()
     }
 
@@ -540,7 +554,7 @@ impl Daemon {
             self.path_changes.record(PathChange { peer, path, from: event.from, to: event.to });
             any = true;
         }
-        for PathChange { peer, path, from, to } in self.path_changes.take() {
+        for PathChange { peer, path, from, to } in self.path_changes.take(now) {
             let is_over_tls = self.tls.cause(&peer, &path).is_some();
             let fault = self.interface_sync.faults.of(&peer, &path).filter(|_| !is_over_tls);
             let text = |state| match (state, fault) {

@@ -7,6 +7,9 @@ use std::collections::BTreeMap;
 use std::mem;
 
 use mpt_proto::path::{Demotion, PathState};
+use mpt_proto::time::Time;
+
+use super::peer_limit::{INTERVAL, PeerLimit};
 
 /// Changes that are not reported yet.
 #[derive(Debug, Default)]
@@ -14,6 +17,7 @@ pub(super) struct PathChanges {
     fresh: Vec<PathChange>,
     /// The last reported state of paths whose size is being probed, by the names of peer and path.
     probed: BTreeMap<(String, String), PathState>,
+    limit: PeerLimit,
 }
 
 /// A change of a path's state.
@@ -26,7 +30,7 @@ pub(super) struct PathChange {
 }
 
 impl PathChanges {
-    /// Records a change. Several changes of a path in one turn become one.
+    /// Records a change. Several changes of a path before it is reported become one.
     pub(super) fn record(&mut self, change: PathChange) {
         let is_same = |other: &&mut PathChange| (&other.peer, &other.path) == (&change.peer, &change.path);
         if let Some(earlier) = self.fresh.iter_mut().find(is_same) {
@@ -37,19 +41,29 @@ impl PathChanges {
         self.fresh.push(PathChange { from: reported.unwrap_or(change.from), ..change });
     }
 
-    /// Returns the changes of this turn that are to be reported.
-    pub(super) fn take(&mut self) -> Vec<PathChange> {
-        let (held, ready): (Vec<_>, Vec<_>) = mem::take(&mut self.fresh)
+    /// Returns the changes that are to be reported now.
+    pub(super) fn take(&mut self, now: Time) -> Vec<PathChange> {
+        let (held, mut ready): (Vec<_>, Vec<_>) = mem::take(&mut self.fresh)
             .into_iter()
             .partition(|change| change.to == PathState::Demoted(Demotion::Unproven));
         self.probed.extend(held.into_iter().map(|change| ((change.peer, change.path), change.from)));
-        ready.into_iter().filter(|change| change.from != change.to).collect()
+        ready.retain(|change| change.from != change.to);
+        let Self { fresh, limit, .. } = self;
+        fresh.extend(ready.extract_if(.., |change| !limit.take(now, &change.peer)));
+        ready
+    }
+
+    /// Returns when a change that is not reported yet may be due.
+    pub(super) fn next_deadline(&self, now: Time) -> Option<Time> {
+        (!self.fresh.is_empty()).then(|| now + INTERVAL)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+
     use mpt_proto::path::DownCause;
 
     const SILENT: PathState = PathState::Down(DownCause::Silent);
@@ -62,7 +76,25 @@ mod tests {
             let (peer, path) = ("office".to_owned(), "eth1".to_owned());
             changes.record(PathChange { peer, path, from: pair[0], to: pair[1] });
         }
-        changes.take().into_iter().map(|change| (change.from, change.to)).collect()
+        changes.take(Time::START).into_iter().map(|change| (change.from, change.to)).collect()
+    }
+
+    #[test]
+    fn a_peer_that_changes_its_status_all_the_time_causes_few_lines() {
+        let mut changes = PathChanges::default();
+        let mut reported = Vec::new();
+        for n in 0..10_001_u64 {
+            let now = Time::after(Duration::from_millis(n));
+            let states = if n % 2 == 0 { [PathState::Up, SILENT] } else { [SILENT, PathState::Up] };
+            let (peer, path) = ("office".to_owned(), "eth1".to_owned());
+            changes.record(PathChange { peer, path, from: states[0], to: states[1] });
+            reported.extend(changes.take(now));
+        }
+        assert!((64..=75).contains(&reported.len()), "{}", reported.len());
+        assert!(reported.windows(2).all(|pair| pair[0].to == pair[1].from), "none is missing in between");
+        let now = Time::after(Duration::from_secs(20));
+        reported.extend(changes.take(now));
+        assert_eq!((reported.last().map(|change| change.to), changes.next_deadline(now)), (Some(SILENT), None));
     }
 
     #[test]

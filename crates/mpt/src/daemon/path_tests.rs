@@ -37,6 +37,14 @@ impl Daemon {
         Ok(())
     }
 
+    /// Ends the tests of the paths to a peer that is removed.
+    pub(super) fn end_path_tests_of(&mut self, peer: &str) {
+        for test in self.path_tests.extract_if(.., |test| test.peer == peer) {
+            let gone = Failure::new(format!("the peer {peer} was removed or restarted during the test"));
+            self.control.respond(test.client, &gone.into());
+        }
+    }
+
     /// Responds to the clients whose tests have ended.
     pub(super) fn poll_path_tests(&mut self, now: Time) -> Option<Time> {
         for test in std::mem::take(&mut self.path_tests) {
@@ -46,7 +54,7 @@ impl Daemon {
                     continue;
                 }
                 Ok(Some(outcome)) => response(&test, &outcome),
-                Err(_) => Failure::new(format!("the peer {} was removed during the test", test.peer)).into(),
+                Err(error) => Failure::new(format!("the test of {} ended: {error}", test.path)).into(),
             };
             self.control.respond(test.client, &response);
         }

@@ -86,6 +86,7 @@ impl Daemon {
         if let Some((source, key)) = self.peer_source.as_mut().zip(peer.protocol.public_key()) {
             source.on_peer_removed(&key);
         }
+        self.end_path_tests_of(&peer.name);
         self.forget_peer_paths(&peer.name);
         self.forget_session_routes(&peer.name);
         self.remove_tls_paths(now, &peer.name);

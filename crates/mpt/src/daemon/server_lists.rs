@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use mpt_proto::{MAX_LIST, OfferedList, ServerList, ServerListEvent};
 
 use super::peers::CloseReason;
 use super::rare_log::RareLog;
-use super::{Daemon, setup, state_folder};
+use super::{Daemon, setup, state_file, state_folder};
 use crate::Failure;
 use crate::config::model::Peer;
 use crate::config::server_list::{self, ClusterKey, SignedList};
@@ -132,16 +132,6 @@ fn read_saved(path: &Path, key: &ClusterKey) -> Option<SignedList> {
     SignedList::verify(&bytes, key)
         .inspect_err(|error| tracing::warn!(file = %path.display(), %error, "the saved list of servers is not used"))
         .ok()
-}
-
-/// Writes a new file and renames it over the old one, so that a complete file exists at any time.
-fn save(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let next = path.with_extension("servers.new");
-    path.parent().map_or(Ok(()), fs::create_dir_all)?;
-    let mut file = fs::File::create(&next)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&next, path)
 }
 
 impl ServerLists {
@@ -290,7 +280,7 @@ impl Daemon {
         let whole = with_servers(&self.file, name, servers.clone()).map_err(Refusal::Unusable)?;
         let ready = setup::prepare_peers(&whole, new, &mut self.sockets).map_err(Refusal::Unusable)?;
         let file = state_file(&self.file.interface, name);
-        if let Err(error) = save(&file, &list.bytes) {
+        if let Err(error) = state_file::write(&file, &list.bytes) {
             let file = file.display();
             tracing::warn!(%file, %error, "cannot save the list of servers: it is lost at the next start; hint: free space?");
         }

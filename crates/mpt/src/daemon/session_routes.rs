@@ -5,16 +5,19 @@
 //! when the process ends. If the service manager keeps the device for the next process, the routes stay until the peers
 //! had time for their handshakes, so that a restart does not move them to another server.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::mem;
 use std::time::Duration;
 
 use ipnet::IpNet;
 use mpt_linux::Error;
 use mpt_linux::netlink::{MAIN_TABLE, Netlink, Prefix, Route};
 use mpt_proto::Availability;
+use mpt_proto::peer::Peer;
 use mpt_proto::time::Time;
 
 use super::Daemon;
+use super::peer_limit::{INTERVAL, PeerLimit};
 
 /// The metric of routes to a peer that uses this server.
 pub const IN_USE: u32 = 100;
@@ -28,13 +31,17 @@ pub struct SessionRoutes {
     /// Those of the process before, until [`Self::expires`].
     earlier: Vec<Route>,
     expires: Time,
+    /// The peers whose routes are to be changed when [`Self::limit`] permits it.
+    changed: BTreeMap<String, Availability>,
+    limit: PeerLimit,
 }
 
 impl SessionRoutes {
     /// Begins with the routes over the TUN device that the process before has added.
     pub fn new(now: Time, mut earlier: Vec<Route>) -> Self {
         earlier.retain(|route| route.table != MAIN_TABLE);
-        Self { by_peer: HashMap::new(), earlier, expires: now + KEEP_EARLIER }
+        let (by_peer, changed, limit) = (HashMap::new(), BTreeMap::new(), PeerLimit::default());
+        Self { by_peer, earlier, expires: now + KEEP_EARLIER, changed, limit }
     }
 
     /// Removes the earlier routes, except those that were added again.
@@ -44,8 +51,18 @@ impl SessionRoutes {
         stale.map(|route| netlink.remove_route(&route).map(drop)).fold(Ok(()), Result::and)
     }
 
-    fn next_deadline(&self) -> Option<Time> {
-        (!self.earlier.is_empty()).then_some(self.expires)
+    fn next_deadline(&self, now: Time) -> Option<Time> {
+        let expires = (!self.earlier.is_empty()).then_some(self.expires);
+        let permitted = (!self.changed.is_empty()).then(|| now + INTERVAL);
+        expires.into_iter().chain(permitted).min()
+    }
+
+    /// Returns the changes that are permitted now.
+    fn take_changed(&mut self, now: Time) -> BTreeMap<String, Availability> {
+        let Self { changed, limit, .. } = self;
+        let (permitted, others) = mem::take(changed).into_iter().partition(|(peer, _)| limit.take(now, peer));
+        *changed = others;
+        permitted
     }
 
     /// Replaces the routes of a peer. The new ones are added before the old ones are removed.
@@ -68,17 +85,21 @@ impl Daemon {
     /// Adds and removes the routes of peers whose session began, ended, or is used otherwise now. Returns the time of
     /// the next call.
     pub(super) fn update_session_routes(&mut self, now: Time) -> Option<Time> {
-        if self.session_routes.next_deadline().is_some_and(|at| at <= now) {
+        if !self.session_routes.earlier.is_empty() && self.session_routes.expires <= now {
             let expired = Netlink::open().and_then(|mut netlink| self.session_routes.expire(&mut netlink));
             if let Err(error) = expired {
                 tracing::warn!(%error, "cannot remove the routes of the process before");
             }
         }
-        let mut netlink = None;
         while let Some((index, availability)) = self.workers.poll_availability() {
             self.note_session(now, index, availability);
+            let name = self.workers.peer(index).filter(|_| self.file.session_routes.is_some()).map(Peer::name);
+            self.session_routes.changed.extend(name.map(|name| (name.to_owned(), availability)));
+        }
+        let mut netlink = None;
+        for (name, availability) in self.session_routes.take_changed(now) {
             let Some(table) = &self.file.session_routes else { continue };
-            let Some(peer) = self.workers.peer(index) else { continue };
+            let Some(peer) = self.workers.index_of(&name).and_then(|index| self.workers.peer(index)) else { continue };
             let wanted = routes(peer.networks(), self.workers.tun_index(), **table, availability);
             let name = peer.name();
             if wanted.is_empty() && !self.session_routes.by_peer.contains_key(name) {
@@ -94,11 +115,12 @@ impl Daemon {
                 Err(error) => tracing::warn!(peer = name, %error, "cannot change the routes to the peer"),
             }
         }
-        self.session_routes.next_deadline()
+        self.session_routes.next_deadline(now)
     }
 
     /// Removes the routes of a peer that is removed.
     pub(super) fn forget_session_routes(&mut self, peer: &str) {
+        self.session_routes.changed.remove(peer);
         if !self.session_routes.by_peer.contains_key(peer) {
             return;
         }

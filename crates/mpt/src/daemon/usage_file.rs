@@ -1,11 +1,9 @@
 //! The file with the traffic of paths that have a limit, and the months over which it is counted.
 //!
-//! A month of a path begins on its reset day, at 0:00 UTC. The file is written by a thread of its own, because a slow
-//! disk must not delay packets, and replaces the old one after it has reached the disk: a power cut leaves either.
+//! A month of a path begins on its reset day, at 0:00 UTC.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::thread::{self, JoinHandle};
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{fmt, fs, io};
 
@@ -104,63 +102,21 @@ impl fmt::Display for Date {
     }
 }
 
-/// Writes the file in a thread.
-#[derive(Debug)]
-pub(super) struct UsageWriter {
-    file: PathBuf,
-    writing: Option<JoinHandle<io::Result<()>>>,
-}
-
-impl UsageWriter {
-    pub(super) fn of(file: PathBuf) -> Self {
-        Self { file, writing: None }
-    }
-
-    pub(super) fn read(&self) -> UsageFile {
-        let read = fs::read(&self.file).and_then(|bytes| serde_json::from_slice(&bytes).map_err(io::Error::other));
-        read.unwrap_or_else(|error| {
-            if error.kind() != io::ErrorKind::NotFound {
-                tracing::warn!(file = %self.file.display(), %error, "cannot read the usage file: paths with a limit count from zero");
-            }
-            UsageFile::default()
-        })
-    }
-
-    /// Starts to write. Returns false if the disk is still busy with the last time.
-    pub(super) fn start(&mut self, usage: &UsageFile) -> bool {
-        if self.writing.as_ref().is_some_and(|writing| !writing.is_finished()) {
-            return false;
-        }
-        self.finish();
-        let (file, usage) = (self.file.clone(), usage.clone());
-        match thread::Builder::new().name("usage".to_owned()).spawn(move || write(&file, &usage)) {
-            Ok(writing) => self.writing = Some(writing),
-            Err(error) => self.warn(&error),
-        }
-        true
-    }
-
-    /// Waits until the file is on the disk, and logs a failure.
-    pub(super) fn finish(&mut self) {
-        if let Some(Ok(Err(error))) = self.writing.take().map(JoinHandle::join) {
-            self.warn(&error);
-        }
-    }
-
-    fn warn(&self, error: &io::Error) {
-        tracing::warn!(file = %self.file.display(), %error, "cannot write the usage file: counters will be lost at a restart");
+impl UsageFile {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("texts and numbers")
     }
 }
 
-/// Writes a new file and renames it over the old one.
-fn write(file: &Path, usage: &UsageFile) -> io::Result<()> {
-    let next = file.with_extension("usage.new");
-    let folder = file.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(folder)?;
-    fs::write(&next, serde_json::to_vec(usage).map_err(io::Error::other)?)?;
-    fs::File::open(&next)?.sync_all()?;
-    fs::rename(&next, file)?;
-    fs::File::open(folder)?.sync_all()
+/// Reads the file of usage, if there is one.
+pub(super) fn read(file: &Path) -> UsageFile {
+    let read = fs::read(file).and_then(|bytes| serde_json::from_slice(&bytes).map_err(io::Error::other));
+    read.unwrap_or_else(|error| {
+        if error.kind() != io::ErrorKind::NotFound {
+            tracing::warn!(file = %file.display(), %error, "cannot read the usage file: paths with a limit count from zero");
+        }
+        UsageFile::default()
+    })
 }
 
 /// Interval between writes.

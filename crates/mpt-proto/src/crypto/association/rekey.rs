@@ -154,14 +154,17 @@ impl Association {
     }
 
     fn complete_rekey(&mut self, now: Time, rekeyed: &RekeyShare) -> Result<(), Dropped> {
-        let is_own = |attempt: &mut Box<RekeyAttempt>| {
-            attempt.own.as_ref().is_some_and(|(_, share)| share.number == rekeyed.number)
-        };
         // The key stays in the box, which wipes it: a key that is moved out leaves a copy in freed memory.
-        let Some(attempt) = self.rekeying.attempt.take_if(is_own) else { return Ok(()) };
-        let Some((own, rekey)) = &attempt.own else { return Ok(()) };
-        let derived = self.derive(now, own, (rekey, rekeyed), true);
-        let session = derived.inspect_err(|_| self.events.push_back(SessionEvent::Retired(rekey.index)))?;
+        let own = self.rekeying.attempt.as_ref().and_then(|attempt| attempt.own.as_ref());
+        let Some((own, rekey)) = own.filter(|(_, share)| share.number == rekeyed.number) else { return Ok(()) };
+        let (derived, index) = (self.derive(now, own, (rekey, rekeyed), true), rekey.index);
+        let attempt = &mut self.rekeying.attempt;
+        let session = derived.inspect_err(|_| {
+            // A defective peer costs one key exchange a second: the next message, with another key, is not due before.
+            attempt.iter_mut().for_each(|attempt| attempt.own = None);
+            self.events.push_back(SessionEvent::Retired(index));
+        })?;
+        *attempt = None;
         self.sessions.install_after_rekey(session);
         self.end_replaced_attempt(now);
         self.on_established(false);

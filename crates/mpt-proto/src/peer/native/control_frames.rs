@@ -16,6 +16,8 @@ use crate::wire::native::{HEADER, OVERHEAD, PathTag};
 
 /// Bytes of frames in a control datagram: it fits IPv6's minimum MTU.
 const MAX_CONTROL: usize = 1_280 - 40 - 8 - OVERHEAD;
+/// Paths that carry a frame beside the best one, while that is not known to work.
+const MAX_SPREAD: usize = 4;
 /// A SKIP frame with type and length, rounded up.
 const SKIP: usize = 16;
 /// A CONTEXT frame with type and length, rounded up.
@@ -72,10 +74,11 @@ impl Native {
         }
     }
 
-    /// Returns the paths for a frame that must arrive soon: `best`, and every path with a free socket while `best` is
-    /// not known to carry datagrams to the peer. Two paths may carry one direction each: then none is up at either end
-    /// until the ACKs that would revive them arrive.
-    fn carriers(&self, now: Time, best: PathId) -> PathSet {
+    /// Returns the paths for a frame that must arrive soon: `best`, and others with a free socket while `best` is not
+    /// known to carry datagrams to the peer. Two paths may carry one direction each: then none is up at either end until
+    /// the ACKs that would revive them arrive. More than [`MAX_SPREAD`] others take turns: a peer that acknowledges
+    /// nothing would otherwise get each ACK on 32 paths.
+    fn carriers(&mut self, now: Time, best: PathId) -> PathSet {
         if !self.tuning.has(Heuristic::Spread) {
             return PathSet::only(best);
         }
@@ -88,7 +91,10 @@ impl Native {
             return PathSet::only(best);
         }
         let others = self.paths.iter().filter(|path| path.may_send() && !path.base.blocked).map(NativePath::id);
-        others.chain([best]).collect()
+        let others: Vec<_> = others.filter(|other| *other != best).collect();
+        let (count, start) = (others.len().min(MAX_SPREAD), self.next_spread);
+        self.next_spread = (start + count).checked_rem(others.len()).unwrap_or(0);
+        others.into_iter().cycle().skip(start).take(count).chain([best]).collect()
     }
 
     fn send_acks(&mut self, turn: &mut Turn<'_>, best: PathId) {

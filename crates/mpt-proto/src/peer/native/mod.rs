@@ -131,6 +131,8 @@ pub(super) struct Native {
     addresses: AdvertisedAddresses,
     /// Counts the status frames that were sent.
     status_seq: u32,
+    /// The position of the next path for a frame on several paths.
+    next_spread: usize,
 
     /// The heuristics that are on.
     tuning: Tuning,
@@ -205,6 +207,7 @@ impl Native {
             probe: peer.probe.unwrap_or_default(),
             addresses: AdvertisedAddresses::default(),
             status_seq: 0,
+            next_spread: 0,
             tuning: config.tuning,
             cc: Controller::new(config.congestion.build(config.tuning)),
             snapshots: Vec::new(),

@@ -1,0 +1,120 @@
+//! A set of packet numbers, one bit each. A range of numbers that are not in the set costs a step for each 64 of them:
+//! a peer chooses the ranges of its ACKs.
+
+use std::collections::VecDeque;
+
+/// The set. Numbers are added in rising order.
+#[derive(Clone, Debug, Default)]
+pub(super) struct NumberSet {
+    /// The number of the first word: that of its lowest bit, divided by 64.
+    first: u64,
+    words: VecDeque<u64>,
+}
+
+impl NumberSet {
+    /// Adds a number that is greater than all before.
+    pub(super) fn push(&mut self, number: u64) {
+        let (word, bit) = place(number);
+        if self.words.is_empty() {
+            self.first = word;
+        }
+        while self.first + (self.words.len() as u64) <= word {
+            self.words.push_back(0);
+        }
+        if let Some(last) = self.words.back_mut() {
+            *last |= bit;
+        }
+    }
+
+    /// Returns the least member that is `from` or greater.
+    pub(super) fn next(&self, from: u64) -> Option<u64> {
+        let (word, bit) = place(from.max(self.first * WIDTH));
+        let start = usize::try_from(word - self.first).ok().filter(|start| *start < self.words.len())?;
+        let masks = std::iter::once(!(bit - 1)).chain(std::iter::repeat(u64::MAX));
+        let words = self.words.range(start..).zip(masks).map(|(word, mask)| word & mask);
+        let (distance, word) = (word..).zip(words).find(|(_, word)| *word != 0)?;
+        Some(distance * WIDTH + u64::from(word.trailing_zeros()))
+    }
+
+    /// Returns whether the number is a member.
+    pub(super) fn contains(&self, number: u64) -> bool {
+        let (word, bit) = place(number);
+        let word = word.checked_sub(self.first).and_then(|word| self.words.get(word as usize));
+        word.is_some_and(|word| word & bit != 0)
+    }
+
+    /// Removes a number.
+    pub(super) fn remove(&mut self, number: u64) {
+        let (word, bit) = place(number);
+        let word = word.checked_sub(self.first).and_then(|word| self.words.get_mut(word as usize));
+        if let Some(word) = word {
+            *word &= !bit;
+        }
+        while self.words.front() == Some(&0) {
+            self.words.pop_front();
+            self.first += 1;
+        }
+    }
+
+    /// Releases memory that is not used.
+    pub(super) fn shrink(&mut self) {
+        self.words.shrink_to_fit();
+    }
+}
+
+/// Returns a number's word, and its bit in there.
+fn place(number: u64) -> (u64, u64) {
+    (number / WIDTH, 1 << (number % WIDTH))
+}
+
+const WIDTH: u64 = u64::BITS as u64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn it_has_the_members_of_an_ordered_set() {
+        let (mut set, mut model, mut random) = (NumberSet::default(), BTreeSet::new(), 7_u64);
+        let mut number = 1_000_u64;
+        for _ in 0..20_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (choice, offset) = (random >> 62, (random >> 40) % 300);
+            match choice {
+                0 => {
+                    number += 1 + offset * offset / 300;
+                    set.push(number);
+                    model.insert(number);
+                }
+                1 => {
+                    let gone = model.range(number.saturating_sub(offset)..).next().copied().unwrap_or(number);
+                    set.remove(gone);
+                    model.remove(&gone);
+                }
+                2 => {
+                    if let Some(least) = model.pop_first() {
+                        set.remove(least);
+                    }
+                }
+                _ => {
+                    let from = number.saturating_sub(offset);
+                    assert_eq!(set.next(from), model.range(from..).next().copied());
+                    assert_eq!(set.contains(from), model.contains(&from));
+                }
+            }
+            assert_eq!(set.next(0), model.first().copied());
+        }
+        assert_eq!(set.next(u64::MAX), None);
+    }
+
+    #[test]
+    fn removed_numbers_take_no_memory() {
+        let mut set = NumberSet::default();
+        (0..10_000).for_each(|number| set.push(number));
+        (0..10_000).for_each(|number| set.remove(number));
+        assert!(set.words.is_empty());
+        set.push(u64::MAX - 1);
+        assert_eq!((set.words.len(), set.next(0)), (1, Some(u64::MAX - 1)));
+    }
+}
