@@ -368,6 +368,14 @@ mod tests {
         assert_eq!(batches_over(RTT * 4, &mut ack_filter, 1_700, 2_100), 160);
     }
 
+    /// Over 469 Mbit/s with 7 ms beside 4 Mbit/s with 28 ms, a flow fell from 430 to 59 Mbit/s.
+    #[test]
+    fn a_far_path_after_seconds_over_a_near_one_does_not_make_a_flow_young() {
+        let mut ack_filter = AckFilter::default();
+        assert_eq!(batches_over(RTT / 8, &mut ack_filter, 0, 2_000), 8_000, "all, below 20 ms");
+        assert_eq!(batches_over(RTT * 4, &mut ack_filter, 2_000, 2_400), 160);
+    }
+
     /// Returns an ACK for the bytes before `number`, sent at `ms`, and data that begins there and echoes that
     /// timestamp.
     fn stamped(number: u32, ms: u32) -> [SuperPacket; 2] {
