@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 
 use crate::Failure;
-use crate::registry::ServerId;
+use crate::registry::{ServerId, networks};
 
 /// The content of the file.
 #[derive(Clone, Debug, Deserialize)]
@@ -43,6 +43,7 @@ pub struct Config {
 #[serde(deny_unknown_fields, default)]
 pub struct Sites {
     /// Prefixes that they reach through the tunnel.
+    #[serde(deserialize_with = "networks")]
     pub routes: Vec<IpNet>,
     /// Name servers that are offered to them.
     pub dns: Vec<IpAddr>,
@@ -195,6 +196,10 @@ mod tests {
         for (text, expected) in [
             (format!("{GOOD}leese = 5\n"), "fleet.toml:5: unknown field `leese`"),
             (GOOD.replace("= 3", "= 300"), "fleet.toml:2: invalid value"),
+            (
+                format!("{GOOD}[sites]\nroutes = [\"10.80.5.7/16\"]\n"),
+                "fleet.toml:6: 10.80.5.7/16 has bits set beyond its length; the network is 10.80.0.0/16",
+            ),
             (GOOD.replace("= 3", "= 0"), "fleet.toml:2: invalid value"),
             (GOOD.replace("north", "a/b"), "cluster = \"a/b\" is no name"),
             (format!("{GOOD}lease = 1\n"), "etcd.lease = 1 is out of range"),

@@ -22,7 +22,7 @@ use mpt_fleet::fleet::{Fleet, Inputs};
 use mpt_fleet::invitation::{Invitation, lifetime};
 use mpt_fleet::join::{self, Joins, now};
 use mpt_fleet::lease::{self, Registration};
-use mpt_fleet::registry::{Key, Load, Name, Peer, Prefix, Server, ServerId};
+use mpt_fleet::registry::{Key, Load, Name, Peer, Prefix, Server, ServerId, network};
 use mpt_fleet::server_list::{ClusterKey, ServerList, SignedList};
 use nix::sys::stat::{Mode, umask};
 use tokio::signal::unix::{SignalKind, signal};
@@ -112,7 +112,7 @@ struct SiteArguments {
     #[arg(long)]
     name: Name,
     /// A network of the site inside the tunnel; repeat for more
-    #[arg(long = "network", required = true)]
+    #[arg(long = "network", required = true, value_parser = network)]
     networks: Vec<IpNet>,
     /// A server that may admit it; repeat for more, leave out for all
     #[arg(long = "server")]

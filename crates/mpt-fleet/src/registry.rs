@@ -7,7 +7,8 @@ use std::str::FromStr;
 
 use base64ct::{Base64, Encoding as _};
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The number of a server in its cluster.
 pub type ServerId = NonZeroU8;
@@ -24,6 +25,7 @@ pub struct Peer {
     /// Its name in `mpt status`.
     pub name: Name,
     /// Its networks inside the tunnel.
+    #[serde(deserialize_with = "networks")]
     pub networks: Vec<IpNet>,
     /// The servers that admit it; absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -65,6 +67,24 @@ pub struct Load {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Name(String);
+
+/// Reads a network. The servers refuse one with bits beyond its length, so a site with it would never be admitted.
+///
+/// # Errors
+/// It is none, or has such bits.
+pub fn network(text: &str) -> Result<IpNet, String> {
+    let net: IpNet = text.parse().map_err(|_| format!("\"{text}\" is no network; for example 10.80.17.0/24"))?;
+    match net == net.trunc() {
+        true => Ok(net),
+        false => Err(format!("{net} has bits set beyond its length; the network is {}", net.trunc())),
+    }
+}
+
+/// Reads a list of [`network`]s.
+pub fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    texts.iter().map(|text| network(text).map_err(D::Error::custom)).collect()
+}
 
 impl Peer {
     /// Returns true if this server may admit the peer.
@@ -226,6 +246,7 @@ mod tests {
             r#"{"name": "a", "networks": [], "revokd": true}"#,
             r#"{"name": "a\"\nb", "networks": []}"#,
             r#"{"name": "a", "networks": ["10.0.0.0/33"]}"#,
+            r#"{"name": "a", "networks": ["10.80.5.7/24"]}"#,
             r#"{"name": "a", "networks": [], "servers": [0]}"#,
             "[1",
         ] {

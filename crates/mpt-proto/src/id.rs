@@ -74,6 +74,11 @@ impl PathSet {
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
+
+    /// Returns the paths of either set.
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
 }
 
 impl Default for PathSet {

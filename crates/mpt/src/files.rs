@@ -46,7 +46,7 @@ pub struct FileText {
     pub may_be_changed_by_others: bool,
 }
 
-/// The files in a folder.
+/// The files in a folder whose names were wanted.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Folder {
     /// The paths, sorted.
@@ -98,12 +98,12 @@ impl Files {
         self.look_up(path, |snapshot| &mut snapshot.files, || from_disk(path, limit))
     }
 
-    /// Lists the files in a folder.
+    /// Lists the files in a folder whose paths are `wanted`. A snapshot has no others.
     ///
     /// # Errors
     /// The system's error.
-    pub fn folder(&self, path: &Path) -> io::Result<Folder> {
-        self.look_up(path, |snapshot| &mut snapshot.folders, || folder_from_disk(path))
+    pub fn folder(&self, path: &Path, wanted: impl Fn(&Path) -> bool) -> io::Result<Folder> {
+        self.look_up(path, |snapshot| &mut snapshot.folders, || folder_from_disk(path, wanted))
     }
 
     fn look_up<T: Clone>(
@@ -128,6 +128,13 @@ impl Files {
 }
 
 impl Snapshot {
+    /// Returns the first path that is not UTF-8, which JSON cannot contain.
+    pub fn path_without_json(&self) -> Option<&Path> {
+        let listed = self.folders.values().flatten().flat_map(|folder| &folder.files);
+        let mut paths = self.files.keys().chain(self.folders.keys()).chain(listed);
+        paths.find(|path| path.to_str().is_none()).map(PathBuf::as_path)
+    }
+
     /// Returns at least the bytes that it has as JSON, so that a buffer need not grow and leave copies of secrets.
     pub fn size_hint(&self) -> usize {
         let text = |file: &Result<FileText, SystemError>| file.as_ref().map_or(0, |file| JSON_BYTES * file.text.len());
@@ -175,9 +182,10 @@ fn from_disk(path: &Path, limit: u64) -> io::Result<FileText> {
     Ok(FileText { text, is_utf8, permissions, may_be_changed_by_others })
 }
 
-fn folder_from_disk(path: &Path) -> io::Result<Folder> {
+fn folder_from_disk(path: &Path, wanted: impl Fn(&Path) -> bool) -> io::Result<Folder> {
     let files: io::Result<Vec<_>> = fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect();
     let mut files = files?;
+    files.retain(|file| wanted(file));
     files.sort();
     let may_be_changed_by_others = fs::metadata(path).is_ok_and(|folder| secrets::may_be_changed_by_others(&folder));
     Ok(Folder { files, may_be_changed_by_others })
@@ -201,7 +209,8 @@ mod tests {
         assert_eq!(recorder.read(&at("control"), 9000).unwrap().text.len(), 4000);
         assert_eq!(recorder.read(&at("text"), 100).unwrap().text, "a \"key\"\n");
         assert!(recorder.read(&at("binary"), 100).is_err() && recorder.read(&at("absent"), 100).is_err());
-        assert_eq!(recorder.folder(folder.path()).unwrap().files.len(), 3);
+        let wanted = |file: &Path| !file.ends_with("control");
+        assert_eq!(recorder.folder(folder.path(), wanted).unwrap().files.len(), 2);
         let snapshot = recorder.into_snapshot();
         let json = serde_json::to_vec(&snapshot).unwrap();
         assert!(json.len() <= snapshot.size_hint(), "{} of {}", json.len(), snapshot.size_hint());
@@ -214,6 +223,6 @@ mod tests {
         for absent in [files.read(&at("absent"), 100).err(), files.read(Path::new("/etc/passwd"), 100).err()] {
             assert_eq!(absent.unwrap().kind(), io::ErrorKind::NotFound);
         }
-        assert_eq!(files.folder(folder.path()).unwrap().files, [at("binary"), at("control"), at("text")]);
+        assert_eq!(files.folder(folder.path(), wanted).unwrap().files, [at("binary"), at("text")]);
     }
 }

@@ -4,14 +4,15 @@
 //! names as arguments and in its environment, without a shell in between. The programs of an event run one after the
 //! other, each for [`LIMIT`] at most; meanwhile the tunnel continues, and buffers the events that follow.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -32,15 +33,16 @@ use crate::secrets::may_be_changed_by_others;
 /// The folder does not exist, or others may change it; privileges cannot be given up.
 pub fn run(folder: &Path) -> Result<(), Failure> {
     user::become_status_reader()?;
-    programs(folder)?;
+    let programs = Arc::new(ProgramFolder::new(folder));
+    programs.list()?.warn();
     let run = RunDir::from_env();
     eprintln!("the programs of {} run at events of the tunnels of {}", folder.display(), run.path().display());
     watch_all(&run, INTERVAL, |name, is_start| {
-        let (name, folder) = (name.to_owned(), folder.to_owned());
+        let (name, programs) = (name.to_owned(), Arc::clone(&programs));
         let mut state = TunnelState { is_quiet: is_start, ..TunnelState::default() };
         move |change| {
             for hook in state.handle(change) {
-                hook.run(&folder, &name);
+                hook.run(&programs, &name);
             }
         }
     })
@@ -146,12 +148,10 @@ impl Hook {
     }
 
     /// Runs all programs of the folder.
-    fn run(&self, folder: &Path, interface: &str) {
-        let programs = programs(folder).unwrap_or_else(|failure| {
-            eprintln!("warning: {failure}");
-            Vec::new()
-        });
-        for program in programs {
+    fn run(&self, folder: &ProgramFolder, interface: &str) {
+        let list = folder.list().unwrap_or_else(|failure| ProgramList { programs: Vec::new(), skipped: vec![failure] });
+        list.warn();
+        for program in list.programs {
             let ended = self.command(&program, interface).spawn().and_then(|child| wait(child, LIMIT));
             let what = match ended {
                 Ok(Some(status)) if status.success() => continue,
@@ -190,34 +190,82 @@ fn wait(mut child: Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
     child.wait().map(|_| None)
 }
 
-/// Returns the programs of a folder, sorted: executable files whose names have no dot.
-fn programs(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let cannot = |error: io::Error| {
-        Failure::new(format!("cannot read {}: {error}", folder.display())).hint("mkdir it, and put programs there")
-    };
-    check_owner(folder)?;
-    let mut programs = Vec::new();
-    for entry in fs::read_dir(folder).map_err(cannot)? {
-        let path = entry.map_err(cannot)?.path();
-        let is_named = path.file_name().is_some_and(|name| !name.as_encoded_bytes().contains(&b'.'));
-        let metadata = fs::metadata(&path).map_err(cannot)?;
-        if is_named && metadata.is_file() && metadata.permissions().mode() & 0o111 != 0 {
-            check_owner(&path)?;
-            programs.push(path);
-        }
+/// The folder with the programs. The threads of all tunnels share it.
+#[derive(Debug)]
+struct ProgramFolder {
+    path: PathBuf,
+    /// The entries that could not be read at the last listing, each of which a warning has named.
+    unreadable: Mutex<BTreeSet<PathBuf>>,
+}
+
+/// The programs of a folder.
+#[derive(Debug)]
+struct ProgramList {
+    /// The paths, sorted.
+    programs: Vec<PathBuf>,
+    /// A warning for each entry that is left out, unless the list before had it.
+    skipped: Vec<Failure>,
+}
+
+impl ProgramFolder {
+    fn new(path: &Path) -> Self {
+        Self { path: path.to_owned(), unreadable: Mutex::default() }
     }
-    programs.sort();
-    Ok(programs)
+
+    /// Lists the executable files whose names have no dot. Other names are not looked at: an editor's lock is a link to
+    /// a file that does not exist. An entry that cannot be read is left out, so that the other programs run.
+    fn list(&self) -> Result<ProgramList, Failure> {
+        let name = self.path.display();
+        let cannot = |error: io::Error| {
+            Failure::new(format!("cannot read {name}: {error}"))
+                .hint(format!("mkdir {name}; all users must be able to pass the directories above it"))
+        };
+        check_owner(&self.path, &fs::metadata(&self.path).map_err(cannot)?)?;
+        let (mut programs, mut unreadable) = (Vec::new(), BTreeMap::new());
+        for entry in fs::read_dir(&self.path).map_err(cannot)? {
+            let path = entry.map_err(cannot)?.path();
+            if path.file_name().is_none_or(|name| name.as_encoded_bytes().contains(&b'.')) {
+                continue;
+            }
+            match fs::metadata(&path) {
+                Ok(metadata) if metadata.is_file() && metadata.permissions().mode() & 0o111 != 0 => {
+                    check_owner(&path, &metadata)?;
+                    programs.push(path);
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    unreadable.insert(path, error);
+                }
+            }
+        }
+        programs.sort();
+        Ok(ProgramList { programs, skipped: self.first_time(unreadable) })
+    }
+
+    /// Returns the warnings for entries that could be read at the last listing, or are new since.
+    fn first_time(&self, unreadable: BTreeMap<PathBuf, io::Error>) -> Vec<Failure> {
+        let mut known = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = unreadable.iter().filter(|(path, _)| !known.contains(*path));
+        let warning = |(path, error): (&PathBuf, &io::Error)| {
+            let what = format!("cannot read {}, which is skipped: {error}", path.display());
+            Failure::new(what).hint("remove it, or correct where it leads")
+        };
+        let warnings = new.map(warning).collect();
+        *known = unreadable.into_keys().collect();
+        warnings
+    }
+}
+
+impl ProgramList {
+    fn warn(&self) {
+        self.skipped.iter().for_each(|failure| eprintln!("warning: {failure}"));
+    }
 }
 
 /// Fails if others than root and this user may change the file.
-fn check_owner(path: &Path) -> Result<(), Failure> {
+fn check_owner(path: &Path, metadata: &Metadata) -> Result<(), Failure> {
     let name = path.display();
-    let metadata = fs::metadata(path).map_err(|error| {
-        Failure::new(format!("cannot read {name}: {error}"))
-            .hint(format!("mkdir {name}; all users must be able to pass the directories above it"))
-    })?;
-    match may_be_changed_by_others(&metadata) {
+    match may_be_changed_by_others(metadata) {
         true => Err(Failure::new(format!("others may change {name}, so nothing of it is run"))
             .hint(format!("chown root {name}; chmod go-w {name}"))),
         false => Ok(()),
@@ -233,6 +281,7 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 #[cfg(test)]
 mod tests {
     use std::io::Read as _;
+    use std::os::unix::fs::symlink;
 
     use super::*;
     use crate::control::report::{PathReport, PeerReport};
@@ -288,6 +337,30 @@ mod tests {
         let mut state = TunnelState { is_quiet: true, ..TunnelState::default() };
         assert!(texts(&mut state, sample(&[("dsl", true)])).is_empty());
         assert_eq!(texts(&mut state, sample(&[])), ["path-down office dsl removed", "peer-down office"]);
+    }
+
+    #[test]
+    fn a_link_to_nothing_stops_no_other_program_and_is_reported_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        for (name, mode) in [("notify", 0o755), ("notify.bak", 0o777), ("README", 0o644)] {
+            fs::write(at(name), "").unwrap();
+            fs::set_permissions(at(name), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        symlink("root@host.77:1", at(".#notify")).unwrap();
+        let programs = ProgramFolder::new(folder.path());
+        let list = || {
+            let ProgramList { programs, skipped } = programs.list().unwrap();
+            assert_eq!(programs, [at("notify")]);
+            skipped.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(list(), [""; 0]);
+        symlink("absent", at("alarm")).unwrap();
+        let skipped = list();
+        let entry = at("alarm").display().to_string();
+        assert!(skipped.len() == 1 && skipped[0].contains(&entry) && skipped[0].contains("hint: "), "{skipped:?}");
+        assert_eq!(list(), [""; 0]);
     }
 
     #[test]

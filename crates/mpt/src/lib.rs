@@ -4,6 +4,7 @@
 
 pub mod cli;
 pub mod config;
+mod connection_limit;
 pub mod control;
 pub mod daemon;
 mod doctor;

@@ -274,6 +274,28 @@ fn other_addresses_need_a_token_in_a_file_of_its_owner() {
     assert!(!web.get("/").contains("0123456789"), "no answer repeats it");
 }
 
+#[test]
+fn a_token_that_systemd_loads_may_be_readable_by_its_group() {
+    let tunnel = Tunnel::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("token");
+    let name = file.display().to_string();
+    let run = |credentials: Option<&Path>| {
+        let mut command = tunnel.command(&["--token-file", &name]);
+        command.env_remove("CREDENTIALS_DIRECTORY").envs(credentials.map(|folder| ("CREDENTIALS_DIRECTORY", folder)));
+        let output = command.stdin(Stdio::null()).output().expect("mpt web");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    // It is read, and then refused for another reason.
+    write(&file, "short\n", 0o440);
+    let accepted = run(Some(folder.path()));
+    assert!(accepted.contains("the token has 5 characters"), "{accepted}");
+    for elsewhere in [None, Some(tunnel.run.path())] {
+        let refused = run(elsewhere);
+        assert!(refused.contains("is open to others than its owner (mode 0440)"), "{refused}");
+    }
+}
+
 fn write(file: &Path, text: &str, mode: u32) {
     fs::write(file, text).expect("a file");
     fs::set_permissions(file, fs::Permissions::from_mode(mode)).expect("its mode");

@@ -13,6 +13,8 @@ use std::{
     fs,
     io::{ErrorKind, Read as _, Write as _},
     net::TcpStream,
+    os::unix::fs::MetadataExt as _,
+    path::Path,
     process::Stdio,
 };
 
@@ -122,6 +124,11 @@ fn under_the_kill_switch_without_udp_nothing_but_tls_leaves() {
     let expected = BTreeSet::from([("192.168.11.2".to_owned(), TCP, Some(8443))]);
     assert_eq!(from_a.collect::<BTreeSet<_>>(), expected);
     assert!(rig.logged(Host::A, "no UDP path answers") >= 1);
+    // Root has become the tunnel's user before it wrote there.
+    let state = rig.state_dir(Host::B);
+    let owner = |path: &Path| fs::metadata(path).expect("it exists").uid();
+    assert_ne!(owner(&state), 0);
+    assert_eq!(owner(&state.join("mpt0.tls")), owner(&state));
 }
 
 #[test]

@@ -179,12 +179,6 @@ impl PathEstimator {
         self.sent.abandon(now, &mut on_outcome)
     }
 
-    /// Excludes `lost` lost packets from the loss rate.
-    pub fn exclude_losses(&mut self, now: Time, lost: u64) {
-        self.losses.on_outcomes(now, 0, 0, lost);
-        self.loss_gate.on_outcomes(now, 0, 0, lost, false);
-    }
-
     /// Releases memory while little is in flight; the estimates stay.
     pub fn shrink(&mut self) {
         self.sent.shrink();

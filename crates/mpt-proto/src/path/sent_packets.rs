@@ -42,6 +42,12 @@ impl Payload {
     fn is_packet(self) -> bool {
         matches!(self, Self::Packet(_))
     }
+
+    /// Returns true if the loss of a datagram says something about the path's load. The size of an MTU probe explains
+    /// its loss (RFC 8899 section 3, requirement 7).
+    fn shows_loss(self) -> bool {
+        !matches!(self, Self::MtuProbe(_))
+    }
 }
 
 /// Identifies a packet that is kept for retransmission. A key is not reused.
@@ -123,7 +129,8 @@ impl SentPackets {
         confirmed
     }
 
-    /// Declares packets lost because of later arrivals or the time that has passed.
+    /// Declares packets lost because of later arrivals or the time that has passed. Returns the losses but those of MTU
+    /// probes.
     pub fn detect(
         &mut self,
         now: Time,
@@ -225,9 +232,11 @@ impl SentPackets {
             let arrived = covers(ack, packet.seq);
             if arrived {
                 reordering.on_arrival(now, *largest_acked, packet.seq, packet.sent_at);
-                confirmed.spurious += 1;
-                confirmed.sojourn += now.since(packet.sent_at);
-                confirmed.spurious_bytes += u64::from(packet.bytes);
+                if packet.payload.shows_loss() {
+                    confirmed.spurious += 1;
+                    confirmed.sojourn += now.since(packet.sent_at);
+                    confirmed.spurious_bytes += u64::from(packet.bytes);
+                }
                 on_outcome(Outcome::Spurious, packet.payload);
             }
             !arrived
@@ -270,9 +279,11 @@ impl SentPackets {
         while let Some(packet) = self.ring.front().filter(|packet| is_lost(self.base, packet.sent_at)) {
             self.in_flight -= u64::from(packet.bytes);
             self.packets -= usize::from(packet.payload.is_packet());
-            loss.packets += 1;
-            loss.bytes += u64::from(packet.bytes);
-            loss.newest_sent = packet.sent_at;
+            if packet.payload.shows_loss() {
+                loss.packets += 1;
+                loss.bytes += u64::from(packet.bytes);
+                loss.newest_sent = packet.sent_at;
+            }
             on_outcome(Outcome::Lost, packet.payload);
             remember_lost(&mut self.lost, LostPacket::of(packet, PathSeq(self.base), now));
             self.waiting.remove(self.base);
@@ -441,6 +452,22 @@ mod tests {
         });
         assert_eq!(seen, [(Outcome::Lost, 0)]);
         assert_eq!(sent.in_flight(), 6_000);
+    }
+
+    /// RFC 8899 section 3: the loss of a probe is no sign of congestion. With Reno, a path on which six probes were lost
+    /// had 2.6 Mbit/s in place of 38.
+    #[test]
+    fn lost_mtu_probes_are_reported_and_do_not_count_as_loss() {
+        let (mut sent, rtt) = (SentPackets::default(), rtt_of_40_ms());
+        sent.on_sent(at(0), PathSeq(0), 1_472, Payload::MtuProbe(1_472), DeliverySnapshot::default());
+        (1..6).for_each(|n| sent.on_sent(at(n), PathSeq(n), 1_000, packet(n), DeliverySnapshot::default()));
+        sent.on_ack(at(41), &ack(&[(1, 3)]), &mut |_, _| {});
+        let mut seen = Vec::new();
+        let loss = sent.detect(at(41), &rtt, &mut |outcome, payload| seen.push((outcome, payload)));
+        assert_eq!((loss.is_none(), seen), (true, vec![(Outcome::Lost, Payload::MtuProbe(1_472))]));
+        assert_eq!(sent.in_flight(), 2_000);
+        let confirmed = sent.on_ack(at(42), &ack(&[(0, 3)]), &mut |_, _| {});
+        assert_eq!((confirmed.spurious, confirmed.spurious_bytes), (0, 0));
     }
 
     #[test]

@@ -1,15 +1,17 @@
 //! Priority between classes, and round robin within a class.
 //!
 //! Realtime goes before interactive, and both before bulk, so that a call does not wait for a download. DSCP can be
-//! misused, so priority traffic may exceed bulk by [`BURST`] while bulk waits; then bulk gets every ninth byte.
+//! misused, so the classes before another may exceed it by [`BURST`] while it waits; then it gets every ninth byte.
 //!
 //! A flow whose packet no path can take can be *parked*, so that it does not block the flows behind it.
+
+use std::cmp::Ordering;
 
 use super::drr::DeficitRoundRobin;
 use super::flow_queue::FlowQueue;
 use crate::classify::Class;
 use crate::flow;
-use crate::tuning::queue::priority::{BULK_SHARE, BURST};
+use crate::tuning::queue::priority::{BURST, SHARE};
 
 /// One round robin per class.
 #[derive(Debug, Default)]
@@ -17,8 +19,8 @@ pub(super) struct PriorityTiers {
     realtime: DeficitRoundRobin,
     interactive: DeficitRoundRobin,
     bulk: DeficitRoundRobin,
-    /// Bytes of priority traffic sent while bulk waited.
-    credit: usize,
+    /// Bytes of the classes before interactive that were sent while interactive waited, and those before bulk.
+    credits: [usize; 2],
     parked: Vec<u16>,
 }
 
@@ -30,21 +32,28 @@ impl PriorityTiers {
 
     /// Returns the next flow that is not parked.
     pub fn pick(&mut self, flows: &mut [FlowQueue]) -> Option<u16> {
-        let due = if self.credit >= BURST { self.bulk.pick(flows) } else { None };
-        due.or_else(|| self.realtime.pick(flows))
+        let [interactive, bulk] = self.credits.map(|credit| credit >= BURST);
+        let due = if bulk { self.bulk.pick(flows) } else { None };
+        due.or_else(|| if interactive { self.interactive.pick(flows) } else { None })
+            .or_else(|| self.realtime.pick(flows))
             .or_else(|| self.interactive.pick(flows))
             .or_else(|| self.bulk.pick(flows))
     }
 
     /// Records that `bytes` of the picked flow leave.
     pub fn on_taken(&mut self, bucket: u16, bytes: usize) {
-        if flow::class(bucket) == Class::Bulk {
-            self.credit = self.credit.saturating_sub(BULK_SHARE * bytes);
-        } else if self.bulk.is_empty() && !self.parked.iter().any(|parked| flow::class(*parked) == Class::Bulk) {
-            self.credit = 0;
-        } else {
-            // The bound limits the credit while bulk is parked.
-            self.credit = (self.credit + bytes).min(2 * BURST);
+        let taken = flow::class(bucket);
+        for (number, class) in [Class::Interactive, Class::Bulk].into_iter().enumerate() {
+            let waits =
+                !self.tier_of(class).is_empty() || self.parked.iter().any(|parked| flow::class(*parked) == class);
+            let credit = &mut self.credits[number];
+            *credit = match taken.cmp(&class) {
+                // The bound limits the credit while the class is parked.
+                Ordering::Greater if waits => (*credit + bytes).min(2 * BURST),
+                Ordering::Greater => 0,
+                Ordering::Equal => credit.saturating_sub(SHARE * bytes),
+                Ordering::Less => *credit,
+            };
         }
     }
 
@@ -69,7 +78,11 @@ impl PriorityTiers {
     }
 
     fn tier(&mut self, bucket: u16) -> &mut DeficitRoundRobin {
-        match flow::class(bucket) {
+        self.tier_of(flow::class(bucket))
+    }
+
+    fn tier_of(&mut self, class: Class) -> &mut DeficitRoundRobin {
+        match class {
             Class::Bulk => &mut self.bulk,
             Class::Interactive => &mut self.interactive,
             Class::Realtime => &mut self.realtime,

@@ -25,6 +25,7 @@ pub struct Rp {
 /// A limit of the bytes in flight on a path.
 #[derive(Clone, Copy, Debug)]
 struct Penalty {
+    path: PathId,
     limit: u64,
     since: Time,
 }
@@ -62,14 +63,19 @@ impl Rp {
 
     fn penalise(&mut self, now: Time, path: &PathSnapshot) {
         let limit = self.limit(now, path).min(path.cwnd);
-        let penalty = &mut self.penalties[usize::from(path.id.slot)];
-        if penalty.is_none_or(|penalty| now.since(penalty.since) >= path.srtt) {
-            *penalty = Some(Penalty { limit: (limit / 2).max(DATAGRAM), since: now });
+        if self.penalty(path.id).is_none_or(|penalty| now.since(penalty.since) >= path.srtt) {
+            let penalty = Penalty { path: path.id, limit: (limit / 2).max(DATAGRAM), since: now };
+            self.penalties[usize::from(path.id.slot)] = Some(penalty);
         }
     }
 
+    /// Returns the penalty of a path, not of another one that had its slot.
+    fn penalty(&self, path: PathId) -> Option<Penalty> {
+        self.penalties[usize::from(path.slot)].filter(|penalty| penalty.path == path)
+    }
+
     fn limit(&self, now: Time, path: &PathSnapshot) -> u64 {
-        let Some(Penalty { limit, since }) = self.penalties[usize::from(path.id.slot)] else { return u64::MAX };
+        let Some(Penalty { limit, since, .. }) = self.penalty(path.id) else { return u64::MAX };
         let rounds = now.since(since).as_micros() / path.srtt.max(Duration::from_millis(1)).as_micros();
         limit.saturating_add(DATAGRAM.saturating_mul(u64::try_from(rounds).unwrap_or(u64::MAX)))
     }

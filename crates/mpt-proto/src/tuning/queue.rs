@@ -20,10 +20,10 @@ pub mod codel {
 
 /// Strict priority with a bound.
 pub mod priority {
-    /// Bytes of priority traffic that may go before bulk at once: about a video frame.
+    /// Bytes of other classes that may go before a class at once: about a video frame.
     pub const BURST: usize = 64 << 10;
-    /// Bytes of priority traffic per byte of bulk, beyond the burst.
-    pub const BULK_SHARE: usize = 8;
+    /// Bytes of these classes per byte of the class, beyond the burst.
+    pub const SHARE: usize = 8;
 }
 
 /// Deficit round robin (RFC 8290).

@@ -129,6 +129,16 @@ fn a_test_ends_with_its_path_and_a_second_one_waits_for_the_first() {
     });
 }
 
+/// The size that the only path carries is not known then, and the program ended.
+#[test]
+fn a_path_that_carries_no_datagram_of_the_least_size_is_not_tested() {
+    let mut net = idle_network(&["rate=20mbit,delay=10ms,mtu=900B"], vec![path(0)]);
+    net.run(10 * SECOND);
+    net.act(0, |now, endpoint| {
+        assert_eq!(endpoint.start_path_test(now, "peer", "path0"), Err(PeerError::PathDown));
+    });
+}
+
 /// The peer's half of a second test begins when that of the first is ten seconds old.
 #[test]
 fn tests_in_turn_are_all_answered() {

@@ -8,6 +8,7 @@ use mpt_proto::drops::Dropped;
 use mpt_proto::endpoint::{Endpoint, RecvMeta};
 use mpt_proto::packet::Offload;
 use mpt_proto::path::{DownCause, LinkId, PathState};
+use mpt_proto::stats::PathTestOutcome;
 use mpt_proto::time::Time;
 use mpt_sim::host::numbered;
 use mpt_sim::net::address;
@@ -36,6 +37,8 @@ struct World {
     link: LinkId,
     /// True if all datagrams are lost.
     cut: bool,
+    /// Longer datagrams are lost.
+    longest: usize,
 }
 
 /// A second address of the responder.
@@ -62,6 +65,7 @@ impl World {
             sent: 0,
             link: LinkId(0),
             cut: true,
+            longest: usize::MAX,
         }
     }
 
@@ -99,7 +103,7 @@ impl World {
     fn deliver(&mut self, datagram: Datagram) -> Option<Datagram> {
         let lines = [(self.initiator, address(1, 0)), (self.second_path, OTHER)];
         let mut routes = lines.into_iter().map(|(a, b)| if datagram.from == 0 { (a, b) } else { (b, a) });
-        match routes.find(|(_, at)| *at == datagram.to && !self.cut) {
+        match routes.find(|(_, at)| *at == datagram.to && !self.cut && datagram.bytes.len() <= self.longest) {
             Some((source, _)) => self.deliver_from(datagram.from, source, &datagram.bytes),
             None => return Some(datagram),
         }
@@ -258,6 +262,25 @@ fn nat_rebinding_during_a_transfer_loses_nothing() {
     world.advance(Duration::from_secs(2));
     assert_eq!(world.delivered, 50 * 8);
     assert_eq!(world.remotes(), [(somewhere(49), true)]);
+}
+
+/// What the path carries is searched again after the new address has been validated, and test traffic had no size
+/// meanwhile: the program ended, for all peers of a server.
+#[test]
+fn a_client_that_gets_another_port_during_a_test_of_its_path_ends_no_program() {
+    let mut world = World::new();
+    world.send(0);
+    world.advance(Duration::from_secs(1));
+    let path = world.ends[1].status().peers[0].paths[0].name.clone();
+    assert_eq!(world.ends[1].start_path_test(world.now, "peer", &path), Ok(()));
+    world.advance(Duration::from_millis(510));
+    (world.initiator, world.longest) = (somewhere(9), 600);
+    world.send(0);
+    world.advance(Duration::from_millis(400));
+    assert_eq!(world.remotes(), [(somewhere(9), true)]);
+    world.cut = true;
+    world.advance(Duration::from_secs(20));
+    assert_eq!(world.ends[1].take_path_test("peer").unwrap(), Some(PathTestOutcome::default()));
 }
 
 #[test]

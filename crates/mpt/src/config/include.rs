@@ -20,7 +20,7 @@ pub type ReadPeer<'r> = &'r dyn Fn(&mut Reader<'_, '_, '_>, String) -> Vec<Peer>
 /// Reads the peers in a folder, whose path is relative to the including file.
 pub fn peers(folder: &At<PathBuf>, read_peer: ReadPeer<'_>, log: &mut ProblemLog<'_>) -> Vec<Peer> {
     let path = log.path().parent().unwrap_or(Path::new("")).join(&folder.value);
-    let folder_read = match log.files().folder(&path) {
+    let folder_read = match log.files().folder(&path, is_included) {
         Ok(folder) => folder,
         Err(error) => {
             let what = format!("include: {} cannot be read: {error}", path.display());
@@ -32,8 +32,7 @@ pub fn peers(folder: &At<PathBuf>, read_peer: ReadPeer<'_>, log: &mut ProblemLog
     if folder_read.may_be_changed_by_others {
         log.warn_loose(folder.line, &path);
     }
-    let files = folder_read.files.into_iter().filter(|file| is_included(file));
-    files.flat_map(|file| read(file, folder.line, read_peer, log)).collect()
+    folder_read.files.into_iter().flat_map(|file| read(file, folder.line, read_peer, log)).collect()
 }
 
 /// Skips backup files of editors and package managers.

@@ -421,18 +421,27 @@ pub fn serve(
             },
             request => answer(path, format, request),
         };
-        let room = match &reply {
-            Reply::Certificate(snapshot, _) => snapshot.size_hint(),
-            Reply::Files(snapshot, text) => {
-                snapshot.size_hint() + JSON_BYTES * text.iter().flatten().map(String::len).sum::<usize>()
-            }
-            Reply::Done | Reply::Failed(..) => 0,
-        };
-        let mut bytes = Zeroizing::new(Vec::with_capacity(room + ROOM));
-        serde_json::to_writer(&mut *bytes, &reply).map_err(|error| failed(error.into()))?;
+        let bytes = encoded(&reply);
         let length = (bytes.len() as u64).to_le_bytes();
         output.write_all(&length).and_then(|()| output.write_all(&bytes)).map_err(failed)?;
     }
+}
+
+/// Returns the reply as JSON, or in its place a failure if a path in it is not UTF-8.
+fn encoded(reply: &Reply) -> Zeroizing<Vec<u8>> {
+    let (snapshot, text) = match reply {
+        Reply::Certificate(snapshot, _) => (Some(snapshot), 0),
+        Reply::Files(snapshot, text) => (Some(snapshot), text.iter().flatten().map(String::len).sum()),
+        Reply::Done | Reply::Failed(..) => (None, 0),
+    };
+    let room = snapshot.map_or(0, Snapshot::size_hint) + JSON_BYTES * text + ROOM;
+    let mut bytes = Zeroizing::new(Vec::with_capacity(room));
+    if let Err(error) = serde_json::to_writer(&mut *bytes, reply) {
+        let name = snapshot.and_then(Snapshot::path_without_json);
+        let rename = |path: &Path| format!("{}: the name of this file is not UTF-8; rename it", path.display());
+        return encoded(&Reply::Failed(None, name.map_or_else(|| error.to_string(), rename)));
+    }
+    bytes
 }
 
 fn answer(path: &Path, format: FileFormat, request: FileRequest) -> Reply {
@@ -548,6 +557,9 @@ const ROOM: usize = 4096;
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
+
     use super::*;
 
     #[test]
@@ -593,6 +605,29 @@ mod tests {
             let reply = read_certificate(&named, &wrong, &Stamps::default());
             assert!(matches!(reply, Reply::Failed(..)), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn a_name_that_is_not_utf8_ends_no_reading_and_fails_one_only_if_the_file_is_included() {
+        let folder = tempfile::tempdir().unwrap();
+        let (main, peers) = (folder.path().join("main.toml"), folder.path().join("peers.d"));
+        std::fs::write(&main, "include = 'peers.d'\n").unwrap();
+        std::fs::create_dir(&peers).unwrap();
+        std::fs::write(peers.join("alice.toml"), "[[peer]]\n").unwrap();
+        let reply = || {
+            let bytes = encoded(&read(&main, FileFormat::Toml, &mut BTreeSet::new()));
+            serde_json::from_slice::<Reply>(&bytes).unwrap()
+        };
+        let skipped = [&b"\xff.swp"[..], b".\xff.toml", b"\xff"].map(|name| peers.join(OsStr::from_bytes(name)));
+        for name in skipped {
+            std::fs::write(name, "").unwrap();
+        }
+        let Reply::Files(snapshot, None) = reply() else { panic!("another reply") };
+        let read = Files::of(snapshot).folder(&peers, |_| true).unwrap();
+        assert_eq!(read.files, [peers.join("alice.toml")]);
+        std::fs::write(peers.join(OsStr::from_bytes(b"\xff.toml")), "").unwrap();
+        let Reply::Failed(None, what) = reply() else { panic!("another reply") };
+        assert!(what.ends_with("peers.d/\u{fffd}.toml: the name of this file is not UTF-8; rename it"), "{what}");
     }
 
     #[test]

@@ -120,7 +120,7 @@ use server_lists::ServerLists;
 use service::Service;
 use session_routes::SessionRoutes;
 use setup::{OpenTunnel, Sockets};
-use tls_helper::{RunningTlsHelper, TlsHelper};
+use tls_helper::{RunningTlsHelper, TlsHelper, TlsSocket};
 use tls_paths::TlsPaths;
 use workers::Workers;
 
@@ -147,11 +147,12 @@ pub fn run(file: &File, qlog: Option<&Path>) -> Result<(), Failure> {
     let qlog = qlog.filter(|_| !run.running().contains(&file.interface));
     let qlog = qlog.map(|folder| Qlog::open(folder, file, clock.now())).transpose()?;
     let delegation = Delegation::open(file)?;
-    let tls_helper = TlsHelper::open(file)?;
+    let tls_socket = TlsSocket::open(file)?;
     let mut config_files = ConfigFiles::open(file)?;
     if !user::give_up_root(&run, &user::required_capabilities(file))? {
         config_files.access_directly();
     }
+    let tls_helper = TlsHelper::of(file, tls_socket)?;
     let control = ControlServer::bind(&run, &file.interface)?;
     let status = ControlServer::bind_status(&run, &file.interface, user::status_reader().0)?;
     let open = Opened {

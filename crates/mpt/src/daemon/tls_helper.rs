@@ -27,6 +27,12 @@ use crate::tls::certificate::{self, Identity};
 use crate::tls::listen::TlsStart;
 use crate::tls::set_congestion_control;
 
+/// What is opened with the rights of the start: the socket, and the certificate that the configuration names.
+pub(super) struct TlsSocket {
+    listener: TcpListener,
+    configured: Option<Identity>,
+}
+
 /// The open socket, and the data for the process.
 pub(super) struct TlsHelper {
     listener: TcpListener,
@@ -58,16 +64,29 @@ struct HelperInput {
     pipe: Option<ChildStdin>,
 }
 
-impl TlsHelper {
-    /// Opens the socket and reads or makes the certificate, if the configuration has `[tls]`.
+impl TlsSocket {
+    /// Opens the socket and reads the certificate that is configured, if the configuration has `[tls]`.
     ///
     /// # Errors
     /// The system refused one of them.
     pub(super) fn open(file: &File) -> Result<Option<Self>, Failure> {
         let Some(tls) = &file.tls else { return Ok(None) };
-        let identity = Identity::configured(Files::DISK, file).unwrap_or_else(|| own_identity(file))?;
+        let configured = Identity::configured(Files::DISK, file).transpose()?;
         let listener = listen(tls).map_err(|error| cannot_listen(file, tls, &error))?;
         set_congestion_control(&listener);
+        Ok(Some(Self { listener, configured }))
+    }
+}
+
+impl TlsHelper {
+    /// Reads or makes the certificate, unless one is configured. The state folder belongs to the tunnel's user, so root
+    /// must have become that user.
+    ///
+    /// # Errors
+    /// The certificate cannot be read or written.
+    pub(super) fn of(file: &File, socket: Option<TlsSocket>) -> Result<Option<Self>, Failure> {
+        let Some((tls, TlsSocket { listener, configured })) = file.tls.as_ref().zip(socket) else { return Ok(None) };
+        let identity = configured.map_or_else(|| own_identity(file), Ok)?;
         let address = listener.local_addr().map_or_else(|_| tls.listen.to_string(), |address| address.to_string());
         tracing::info!(address, tls_certificate = fingerprint(&identity), "listening for paths over TLS");
         Ok(Some(Self { listener, line: line(file, tls, &identity)?, not_after: identity.not_after() }))

@@ -25,6 +25,7 @@ use super::gather::Running;
 use super::mask::{Mask, REMOVED};
 use super::render::Checked;
 use crate::Failure;
+use crate::config::value_types;
 
 /// Writes the folder, which must not exist.
 ///
@@ -32,9 +33,8 @@ use crate::Failure;
 /// It exists, or cannot be written.
 pub fn write(folder: &Path, facts: &Facts, checked: &Checked) -> Result<(), Failure> {
     let mut mask = Mask::default();
+    hide_names(facts, &mut mask);
     let config = configuration(facts, &mut mask);
-    let names = facts.names.iter().map(|(name, _)| name);
-    names.for_each(|name| mask.hide_name(name));
     let status = facts.report().map(|report| serde_json::to_value(report).unwrap_or_default());
     let texts = [
         ("checks.json", checked.json()),
@@ -61,19 +61,33 @@ fn pretty(value: &Value) -> String {
     format!("{json}\n")
 }
 
-/// Returns all files of the configuration. A file with a mistake may have a secret anywhere, and is left out.
+/// Hides the names of hosts that were looked up, and those of the status report: a running tunnel may have others than
+/// its file.
+fn hide_names(facts: &Facts, mask: &mut Mask) {
+    facts.names.iter().for_each(|(name, _)| mask.hide_name(name));
+    for (_, path) in facts.paths() {
+        path.remote_name.iter().for_each(|name| mask.hide_name(name));
+        hide_host(&path.remote, mask);
+    }
+}
+
+/// Returns all files of the configuration. A file with a mistake may have a secret anywhere, and is left out; but the
+/// checks quote it, so its names and secrets, as far as they are found, are hidden in all texts.
 fn configuration(facts: &Facts, mask: &mut Mask) -> Value {
-    let Config::Read(file) = &facts.config else { return json!("no configuration that can be read") };
-    let included = included(&file.path);
-    let files = [file.path.clone()].into_iter().chain(included);
-    let read = files.map(|path| (path.display().to_string(), permitted(&path, mask)));
-    Value::Object(read.collect())
+    let path = match &facts.config {
+        Config::Absent => None,
+        Config::Broken(path, _) => Some(path),
+        Config::Read(file) => Some(&file.path),
+    };
+    let files = path.into_iter().flat_map(|path| [path.clone()].into_iter().chain(included(path)));
+    let read = files.map(|path| (path.display().to_string(), permitted(&path, mask))).collect();
+    if let Config::Read(_) = facts.config { Value::Object(read) } else { json!("no configuration that can be read") }
 }
 
 /// Returns the files of the included folder.
 fn included(path: &Path) -> Vec<PathBuf> {
-    let text = Zeroizing::new(fs::read_to_string(path).unwrap_or_default());
-    let Ok(document) = DeTable::parse(&text) else { return Vec::new() };
+    let text = text_of(path);
+    let (document, _errors) = DeTable::parse_recoverable(&text);
     let folder = document.get_ref().get("include").and_then(|folder| folder.get_ref().as_str().map(str::to_owned));
     let folder = folder.and_then(|folder| Some(path.parent()?.join(folder)));
     let entries = folder.and_then(|folder| fs::read_dir(folder).ok()).into_iter().flatten().flatten();
@@ -84,16 +98,24 @@ fn included(path: &Path) -> Vec<PathBuf> {
 }
 
 fn permitted(path: &Path, mask: &mut Mask) -> Value {
-    let text = Zeroizing::new(fs::read_to_string(path).unwrap_or_default());
-    match DeTable::parse(&text) {
-        Ok(document) => table(document.get_ref(), mask),
-        Err(_) => json!("no TOML"),
-    }
+    let text = text_of(path);
+    let (document, errors) = DeTable::parse_recoverable(&text);
+    let copied = table(document.get_ref(), mask);
+    if errors.is_empty() { copied } else { json!("no TOML") }
+}
+
+/// Returns the text of a regular file. A FIFO might never end.
+fn text_of(path: &Path) -> Zeroizing<String> {
+    let is_file = fs::metadata(path).is_ok_and(|file| file.is_file());
+    Zeroizing::new(if is_file { fs::read_to_string(path).unwrap_or_default() } else { String::new() })
 }
 
 fn table(table: &DeTable<'_>, mask: &mut Mask) -> Value {
     let entry = |(key, inner): (&toml::Spanned<std::borrow::Cow<'_, str>>, &toml::Spanned<DeValue<'_>>)| {
         let key = key.get_ref().to_string();
+        if HOSTS.contains(&key.as_str()) {
+            hide_hosts(inner.get_ref(), mask);
+        }
         let is_permitted = PERMITTED.contains(&key.as_str());
         (key, if is_permitted { value(inner.get_ref(), mask) } else { hidden(inner.get_ref(), mask) })
     };
@@ -121,6 +143,29 @@ fn hidden(value: &DeValue<'_>, mask: &mut Mask) -> Value {
     json!(REMOVED)
 }
 
+/// Hides the hosts in the value of one of [`HOSTS`], and the paths of URLs. `[tls]` of a server has such a path.
+fn hide_hosts(value: &DeValue<'_>, mask: &mut Mask) {
+    match value {
+        DeValue::String(text) => hide_host(text, mask),
+        DeValue::Array(values) => values.iter().for_each(|inner| hide_hosts(inner.get_ref(), mask)),
+        DeValue::Table(inner) => inner.get("path").iter().for_each(|path| hide_hosts(path.get_ref(), mask)),
+        _ => {}
+    }
+}
+
+/// Hides the name in a host with or without port, or in a URL, and the path of the URL.
+fn hide_host(text: &str, mask: &mut Mask) {
+    let url = text.split_once("://").map_or(text, |(_, url)| url);
+    let (authority, path) = url.split_at(url.find('/').unwrap_or(url.len()));
+    let host = authority.rsplit('@').next().and_then(|host| host.split(':').next()).unwrap_or_default();
+    if let Some((name, _)) = value_types::parse_name(host) {
+        // The file may have capital letters, other texts have none.
+        mask.hide_name(&name);
+        mask.hide_name(&host[..name.len()]);
+    }
+    mask.hide(path);
+}
+
 /// Returns the last lines of the journal of the tunnel's unit, which has the name of its file.
 fn journal(facts: &Facts) -> String {
     let configured = facts.file().and_then(|file| file.path.file_stem()?.to_str());
@@ -146,6 +191,8 @@ fn output(command: &mut Command) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// Keys with hosts, which may have names.
+const HOSTS: &[&str] = &["remote", "tls", "tls_proxy"];
 /// Bytes of a journal.
 const MOST: u64 = 4 << 20;
 /// Keys whose values are no secrets. Public keys identify a host, so they are not among them.
@@ -233,7 +280,12 @@ const PERMITTED: &[&str] = &[
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
+    use crate::control::report::{PathReport, PeerReport, Report};
+    use crate::doctor::facts::Control;
+    use crate::doctor::sources::files;
 
     const REFERENCE: &str = include_str!("../../../../docs/guide/config.md");
 
@@ -273,6 +325,49 @@ mod tests {
         assert!(copied.contains("192.0.2.1") && copied.contains("\"port\":\"4754\""), "{copied}");
         assert!(!copied.contains("secret"), "{copied}");
         assert_eq!(mask.apply("x the fourth secret y"), "x (removed) y");
+    }
+
+    /// Returns all texts of the bundle of a tunnel with this configuration, and with this address of its path.
+    fn bundle(config: &str, remote: &str) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("mpt0.toml"), config).unwrap();
+        fs::set_permissions(at("mpt0.toml"), fs::Permissions::from_mode(0o600)).unwrap();
+        let path = PathReport { name: "tls".to_owned(), remote: remote.to_owned(), ..PathReport::default() };
+        let peers = vec![PeerReport { name: "office".to_owned(), paths: vec![path], ..PeerReport::default() }];
+        let facts = Facts {
+            is_root: true,
+            config: files::read(&at("mpt0.toml")),
+            control: Control::Report(Box::new(Report { peers, ..Report::default() })),
+            ..Facts::default()
+        };
+        write(&at("report"), &facts, &Checked::of(&facts)).unwrap();
+        let names = ["checks.json", "status.json", "config.json", "journal.txt"];
+        names.map(|name| fs::read_to_string(at("report").join(name)).unwrap()).concat()
+    }
+
+    #[test]
+    fn names_of_servers_and_proxies_of_paths_over_tls_are_hidden_everywhere() {
+        let top = "private_key = 'dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo='\naddress = ['10.77.0.1/24']\n\
+                   [[peer]]\nname = 'office'\npublic_key = '3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08='\n";
+        let tls = "[[peer.path]]\ntls = 'wss://Private-Server.example.org:8443/hidden'\n\
+                   tls_proxy = 'http://proxy.example.net:3128'\n";
+        let all = bundle(&format!("{top}{tls}"), "private-server.example.org:8443");
+        assert!(all.contains("\"remote\": \"name-1:8443\"") && all.contains("\"tls\": \"(removed)\""), "{all}");
+        assert!(!all.contains("example."), "{all}");
+        // The configuration has changed since the start, and has a mistake, which the checks quote.
+        let all = bundle(&format!("{top}{tls}future = 1\nremote = 'Home.example.com:0'\n"), "old.example.org:443");
+        assert!(all.contains("future") && all.contains("\"remote\": \"name-1:443\""), "{all}");
+        assert!(!all.contains("example."), "{all}");
+
+        let mut mask = Mask::default();
+        hide_host("wss://Private-Server.example.org:8443/hidden", &mut mask);
+        hide_host("[2001:db8::7]:8443", &mut mask);
+        let text = "Private-Server.example.org private-server.example.org:8443 /hidden /other";
+        assert_eq!(mask.apply(text), "name-2 name-1:8443 (removed) /other");
+        let server = DeTable::parse("[tls]\npath = '/secret'\n").unwrap();
+        assert_eq!(table(server.get_ref(), &mut mask)["tls"], REMOVED);
+        assert_eq!(mask.apply("GET /secret"), "GET (removed)");
     }
 
     #[test]

@@ -1,10 +1,9 @@
 //! The process that listens for sites, without any rights: user 65519, no capability, no file.
 //!
-//! A source that does not know the enrolment key gets no answer: its connection is closed. The limits hold for all
-//! sources together and are small, because a site connects once in its life. What they cost the server at most is in
-//! `docs/guide/security.md`.
+//! A source that does not know the enrolment key gets no answer: its connection is closed. The limits of all sources
+//! together and of each are small, because a site connects once in its life. A connection beyond those of its source is
+//! closed at once, and takes nothing from the others. What they cost the server at most is in `docs/guide/security.md`.
 
-use std::collections::VecDeque;
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
@@ -20,6 +19,7 @@ use zeroize::Zeroizing;
 
 use super::answer::MAX_LEN;
 use crate::Failure;
+use crate::connection_limit::ConnectionLimit;
 use crate::random;
 use crate::source::source;
 
@@ -71,9 +71,7 @@ pub fn run() -> Result<(), Failure> {
     text.push(b'\n');
     parent.get_mut().write_all(&text).map_err(failed)?;
     match opened {
-        Ok((listener, key)) => {
-            EnrolmentServer { listener, parent, key, open: Vec::new(), accepted: VecDeque::new() }.run()
-        }
+        Ok((listener, key)) => EnrolmentServer::new(listener, parent, key, Instant::now()).run(),
         // The parent prints it.
         Err(_) => Ok(()),
     }
@@ -101,8 +99,9 @@ struct EnrolmentServer {
     parent: BufReader<UnixStream>,
     key: KeyPair,
     open: Vec<EnrolmentConnection>,
-    /// The times of the connections of the last second.
-    accepted: VecDeque<Instant>,
+    limit: ConnectionLimit,
+    /// No connection is accepted before this time.
+    paused_until: Instant,
 }
 
 struct EnrolmentConnection {
@@ -120,6 +119,10 @@ enum ConnectionProgress {
 }
 
 impl EnrolmentServer {
+    fn new(listener: TcpListener, parent: BufReader<UnixStream>, key: KeyPair, now: Instant) -> Self {
+        Self { listener, parent, key, open: Vec::new(), limit: ConnectionLimit::new(now), paused_until: now }
+    }
+
     fn run(mut self) -> Result<(), Failure> {
         loop {
             let (parent_sent, can_accept) = self.wait();
@@ -144,7 +147,8 @@ impl EnrolmentServer {
                 }
             }
             if can_accept {
-                self.accept();
+                // The answers may have taken seconds.
+                self.accept(Instant::now());
             }
         }
     }
@@ -152,10 +156,9 @@ impl EnrolmentServer {
     /// Waits for an event. Returns whether the parent has sent something, and whether a connection may be accepted.
     fn wait(&mut self) -> (bool, bool) {
         let now = Instant::now();
-        self.accepted.retain(|at| now.duration_since(*at) < SECOND);
-        let has_room = self.open.len() < MAX_OPEN && self.accepted.len() < MAX_PER_SECOND;
-        let freed = self.accepted.front().filter(|_| !has_room).map(|at| *at + SECOND);
-        let next = self.open.iter().map(|connection| connection.deadline).chain(freed).min();
+        let has_room = self.has_room(now);
+        let resumes = Some(self.resumes()).filter(|at| *at > now);
+        let next = self.open.iter().map(|connection| connection.deadline).chain(resumes).min();
         let timeout = next.map_or(PollTimeout::NONE, |at| {
             let left = at.saturating_duration_since(now).as_millis() as i32 + 1;
             PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
@@ -172,23 +175,32 @@ impl EnrolmentServer {
         (is_ready(&files[0]), has_room && is_ready(&files[1]))
     }
 
-    fn accept(&mut self) {
-        // The answers before may have taken seconds.
-        let now = Instant::now();
+    /// Returns true if a connection may be accepted. Others wait in the kernel.
+    fn has_room(&self, now: Instant) -> bool {
+        self.open.len() < MAX_OPEN && self.resumes() <= now
+    }
+
+    /// Returns the time from which on the rate permits another connection.
+    fn resumes(&self) -> Instant {
+        self.paused_until.max(self.limit.next())
+    }
+
+    /// Accepts a connection. One of a source that is beyond its own limits is closed, and does not count.
+    fn accept(&mut self, now: Instant) {
         match self.listener.accept() {
             Ok((stream, from)) => {
-                self.accepted.push_back(now);
                 let source = source(from.ip());
                 let of_source = self.open.iter().filter(|connection| connection.source == source).count();
-                if of_source < MAX_PER_SOURCE && stream.set_nonblocking(true).is_ok() {
+                let may_open = of_source < MAX_PER_SOURCE && self.limit.take(now, source);
+                if may_open && stream.set_nonblocking(true).is_ok() {
                     let message = Zeroizing::new(Vec::with_capacity(REQUEST_LEN));
                     self.open.push(EnrolmentConnection { stream, source, deadline: now + LIMIT, message });
                 }
             }
             // The connection ended by itself.
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => {}
-            // Too many open files: the limit of connections per second delays the next attempt.
-            Err(_) => self.accepted.extend([now; MAX_PER_SECOND]),
+            // Too many open files.
+            Err(_) => self.paused_until = now + PAUSE,
         }
     }
 
@@ -238,8 +250,77 @@ impl EnrolmentConnection {
 const USER: u32 = 65_519;
 const MAX_OPEN: usize = 64;
 const MAX_PER_SOURCE: usize = 4;
-/// At 76 us for two Diffie-Hellmans, 100 a second take less than 1 % of a core.
-const MAX_PER_SECOND: usize = 100;
 /// A request is one packet, so it is complete one round trip after its connection.
 const LIMIT: Duration = Duration::from_secs(5);
-const SECOND: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use socket2::{Domain, Socket, Type};
+
+    use super::*;
+
+    /// Connects from an address and lets the server accept at a time. Returns the client's end.
+    fn connect(server: &mut EnrolmentServer, now: Instant, from: [u8; 4]) -> Socket {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((from, 0)).into()).unwrap();
+        socket.connect(&server.listener.local_addr().unwrap().into()).unwrap();
+        let mut files = [PollFd::new(server.listener.as_fd(), PollFlags::POLLIN)];
+        assert_eq!(poll(&mut files, 60_000_u16), Ok(1));
+        server.accept(now);
+        socket
+    }
+
+    fn server(now: Instant) -> EnrolmentServer {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let (parent, _) = UnixStream::pair().unwrap();
+        EnrolmentServer::new(listener, BufReader::new(parent), KeyPair::generate([1; 32]), now)
+    }
+
+    #[test]
+    fn a_source_that_is_full_and_connects_again_and_again_leaves_the_others_their_place() {
+        let now = Instant::now();
+        let mut server = server(now);
+        let clients: Vec<_> = (0..200).map(|_| connect(&mut server, now, [127, 0, 0, 1])).collect();
+        assert_eq!(server.open.len(), MAX_PER_SOURCE);
+        let mut buffer = [0];
+        assert_eq!((&clients[MAX_PER_SOURCE]).read(&mut buffer).unwrap(), 0, "closed at once");
+        assert!(server.has_room(now));
+        let _other = connect(&mut server, now, [127, 0, 0, 2]);
+        assert_eq!(server.open.len(), MAX_PER_SOURCE + 1);
+    }
+
+    #[test]
+    fn a_source_whose_connections_end_at_once_leaves_the_others_their_place() {
+        let now = Instant::now();
+        let mut server = server(now);
+        let mut admitted = |now, from| {
+            let mut connect = |_: &i32| {
+                connect(&mut server, now, from);
+                // It ends.
+                server.open.pop().is_some()
+            };
+            (0..200).filter(&mut connect).count()
+        };
+        assert_eq!(admitted(now, [127, 0, 0, 1]), 20);
+        assert_eq!(admitted(now + Duration::from_secs(1), [127, 0, 0, 1]), 5);
+        assert_eq!(admitted(now + Duration::from_secs(1), [127, 0, 0, 2]), 20);
+        assert!(server.has_room(now + Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn connections_beyond_those_of_all_sources_wait_in_the_kernel() {
+        let now = Instant::now();
+        let mut server = server(now);
+        for last in 1..=100 {
+            assert!(server.has_room(now));
+            connect(&mut server, now, [127, 0, 0, last]);
+            server.open.clear();
+        }
+        assert!(!server.has_room(now + Duration::from_millis(9)));
+        assert!(server.has_room(now + Duration::from_millis(10)));
+    }
+}

@@ -80,7 +80,10 @@ impl WgQuick<'_> {
             (WgQuickSection::Interface, "listenport", _) => {
                 let _ = writeln!(self.top, "port = {value}");
             }
-            (WgQuickSection::Interface, "address", _) => self.addresses = self.list(line, key, value),
+            (WgQuickSection::Interface, "address", _) => {
+                let addresses = self.list(line, key, value);
+                self.addresses.extend(addresses);
+            }
             (WgQuickSection::Interface, "dns", _) => self.name_servers(line, value),
             (WgQuickSection::Peer, "publickey", Some(peer)) => line_of(&mut peer.keys, "public_key", value),
             (WgQuickSection::Peer, "presharedkey", Some(peer)) => line_of(&mut peer.keys, "preshared_key", value),
@@ -212,6 +215,22 @@ PersistentKeepalive = 25
         let text = convert("wg0.conf", &lan).unwrap().text;
         assert!(text.contains("routes = [\"192.168.7.0/24\"]\n"), "{text}");
         assert!(text.contains("networks = [\"10.77.0.1/32\", \"192.168.7.0/24\"]\n"), "{text}");
+    }
+
+    #[test]
+    fn several_lines_of_a_key_add_up() {
+        let lines = FILE
+            .replace("10.77.0.2/24, fd77::2/64", "10.77.0.2/24\nAddress = fd77::2/64")
+            .replace("10.77.0.1, example.org", "10.77.0.1\nDNS = example.org, fd77::1")
+            .replace("0.0.0.0/0, ::/0", "0.0.0.0/0\nAllowedIPs = ::/0");
+        let text = convert("wg0.conf", &lines).unwrap().text;
+        for all in [
+            "\naddress = [\"10.77.0.2/24\", \"fd77::2/64\"]\n",
+            "\ndns = [\"10.77.0.1\", \"fd77::1\"]\n",
+            "\nnetworks = [\"0.0.0.0/0\", \"::/0\"]\n",
+        ] {
+            assert!(text.contains(all), "{all} in {text}");
+        }
     }
 
     #[test]

@@ -73,23 +73,31 @@ impl Identity {
     /// Reads the self-signed one of this tunnel, or makes it.
     ///
     /// # Errors
-    /// It cannot be made or written.
+    /// It cannot be read, made or written. Clients may know its fingerprint, so a file that cannot be read is not
+    /// replaced.
     pub fn own(file: &Path) -> Result<Self, Failure> {
-        if let Ok(text) = fs::read_to_string(file).map(Zeroizing::new)
-            && let Some((key, chain)) = text.split_once(CERTIFICATE)
-        {
-            let identity = Self { chain: format!("{CERTIFICATE}{chain}"), key: Zeroizing::new(key.to_owned()) };
-            if identity.parse().is_ok() {
-                return Ok(identity);
+        match fs::read(file).map(Zeroizing::new) {
+            Ok(bytes) => match Self::from_own_file(&bytes) {
+                Some(identity) => return Ok(identity),
+                None => tracing::warn!(file = %file.display(), "not a certificate with its key: another one is made"),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                return Err(Failure::new(format!("cannot read {}, the certificate for TLS: {error}", file.display()))
+                    .hint("it must belong to the user of the tunnel, who owns the folder: chown it, or remove it"));
             }
         }
         let identity = Self::new()?;
         let write = || -> io::Result<()> {
             file.parent().map_or(Ok(()), fs::create_dir_all)?;
             let next = file.with_extension("tls.new");
-            let mut open = OpenOptions::new();
-            let mut new = open.write(true).create(true).truncate(true).mode(0o600).open(&next)?;
+            match fs::remove_file(&next) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let mut new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&next)?;
             new.write_all(identity.key.as_bytes()).and_then(|()| new.write_all(identity.chain.as_bytes()))?;
+            new.sync_all()?;
             fs::rename(&next, file)
         };
         write().map_err(|error| {
@@ -97,6 +105,13 @@ impl Identity {
                 .hint("MPT_STATE_DIR names another folder; or certificate and key in [tls]")
         })?;
         Ok(identity)
+    }
+
+    /// Reads the contents of the file of [`Self::own`].
+    fn from_own_file(bytes: &[u8]) -> Option<Self> {
+        let (key, chain) = std::str::from_utf8(bytes).ok()?.split_once(CERTIFICATE)?;
+        let identity = Self { chain: format!("{CERTIFICATE}{chain}"), key: Zeroizing::new(key.to_owned()) };
+        identity.parse().is_ok().then_some(identity)
     }
 
     /// Makes a self-signed one.
@@ -228,6 +243,21 @@ mod tests {
         assert_eq!(first.fingerprint().unwrap(), again.fingerprint().unwrap());
         fs::write(&file, "damaged").unwrap();
         assert_ne!(Identity::own(&file).unwrap().fingerprint(), first.fingerprint());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_not_replaced_and_no_link_is_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, other) = (folder.path().join("mpt0.tls"), folder.path().join("other"));
+        fs::create_dir(&file).unwrap();
+        let failure = Identity::own(&file).err().unwrap().to_string();
+        assert!(failure.contains("cannot read") && failure.contains("hint:"), "{failure}");
+        fs::remove_dir(&file).unwrap();
+        fs::write(&other, "of somebody else").unwrap();
+        std::os::unix::fs::symlink(&other, folder.path().join("mpt0.tls.new")).unwrap();
+        Identity::own(&file).unwrap();
+        assert_eq!(fs::read(&other).unwrap(), b"of somebody else");
+        assert!(fs::symlink_metadata(&file).unwrap().is_file());
     }
 
     #[test]

@@ -32,6 +32,7 @@ use super::pump::{Counters, End, Pump};
 use super::upgrade::{self, Head, MAX_HEAD, NOT_FOUND};
 use super::{ALPN, provider};
 use crate::Failure;
+use crate::connection_limit::ConnectionLimit;
 use crate::source::source;
 
 /// The data that the daemon passes, in a line of JSON.
@@ -99,6 +100,7 @@ fn config(identity: Identity) -> Result<Arc<ServerConfig>, String> {
 /// Accepts until the input ends. A connection beyond the limits is closed at once.
 fn accept(listener: &TcpListener, mut input: BufReader<File>, mut shared: Arc<Shared>) -> Result<(), Failure> {
     let limits = Limits::default();
+    let mut rate = ConnectionLimit::new(Instant::now());
     loop {
         let descriptor = input.get_ref().as_fd();
         let mut all = [PollFd::new(descriptor, PollFlags::POLLIN), PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
@@ -116,7 +118,7 @@ fn accept(listener: &TcpListener, mut input: BufReader<File>, mut shared: Arc<Sh
         }
         match listener.accept() {
             Ok((tcp, from)) => {
-                let Some(permit) = limits.admit(from.ip()) else { continue };
+                let Some(permit) = admit(&limits, &mut rate, Instant::now(), from.ip()) else { continue };
                 let shared = shared.clone();
                 let serve = move || serve(tcp, from, &permit, &shared);
                 // Without a thread, the connection is closed.
@@ -128,6 +130,12 @@ fn accept(listener: &TcpListener, mut input: BufReader<File>, mut shared: Arc<Sh
             Err(_) => thread::sleep(PAUSE),
         }
     }
+}
+
+/// Counts a connection, unless its source or all together have too many, or open them too fast. The second limit bounds
+/// the handshakes of connections that end at once, which the first one does not count.
+fn admit(limits: &Limits, rate: &mut ConnectionLimit, now: Instant, from: IpAddr) -> Option<Permit> {
+    limits.admit(from).filter(|_| rate.take(now, source(from)))
 }
 
 /// Returns the data of the last line that can be read at once; a line that is not valid changes nothing. Returns `None`
@@ -208,6 +216,7 @@ mod tests {
     use crate::config::tls::{TlsHost, TlsServer};
     use crate::resolver::Lookup;
     use crate::tls::client::{TlsClient, TlsEvent, TlsTarget};
+    use crate::tls::limits::MAX_OF_SOURCE;
 
     /// The server has an address.
     fn no_lookup() -> Lookup {
@@ -286,6 +295,33 @@ mod tests {
         assert_eq!(open.take_events(), []);
         drop(output);
         accepting.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn connections_that_end_at_once_are_limited_by_their_rate_and_leave_other_sources_their_place() {
+        let (limits, now) = (Limits::default(), Instant::now());
+        let mut rate = ConnectionLimit::new(now);
+        let mut admitted = |ms, from: &str| {
+            let (now, from) = (now + Duration::from_millis(ms), from.parse().unwrap());
+            // The permit is dropped, as that of a connection which has ended.
+            (0..1_400).filter(|_| admit(&limits, &mut rate, now, from).is_some()).count()
+        };
+        assert_eq!(admitted(0, "192.0.2.1"), 20);
+        assert_eq!(admitted(1_000, "192.0.2.1"), 5);
+        assert_eq!(admitted(1_000, "2001:db8:1:2::1"), 20);
+        assert_eq!(admitted(1_000, "2001:db8:1:2:ffff::1"), 0, "the same network");
+        assert_eq!(admitted(1_000, "2001:db8:1:3::1"), 20);
+    }
+
+    #[test]
+    fn connections_that_are_refused_because_their_source_has_too_many_take_no_rate() {
+        let (limits, now) = (Limits::default(), Instant::now());
+        let mut rate = ConnectionLimit::new(now);
+        let from = IpAddr::from([192, 0, 2, 1]);
+        let open: Vec<_> = (0..1_400).filter_map(|_| admit(&limits, &mut rate, now, from)).collect();
+        assert_eq!(open.len(), MAX_OF_SOURCE);
+        drop(open);
+        assert!(admit(&limits, &mut rate, now, from).is_some());
     }
 
     #[test]

@@ -15,13 +15,17 @@ mod pages;
 mod request;
 mod samples;
 
-use std::fs;
+use std::env;
+use std::fs::{self, Metadata};
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use nix::unistd::geteuid;
 
 use crate::Failure;
 use crate::control::RunDir;
@@ -66,7 +70,10 @@ fn read_token(file: &Path) -> Result<Token, Failure> {
             .hint(secrets::hint_for(&error, "mpt key psk makes a token"))
     };
     let metadata = fs::metadata(file).map_err(failed)?;
-    if let Some(loose) = LoosePermissions::of(secrets::permissions(&metadata)) {
+    let folder = env::var_os("CREDENTIALS_DIRECTORY");
+    if let Some(loose) = LoosePermissions::of(secrets::permissions(&metadata))
+        && !is_credential(file, &metadata, folder.as_ref().map(Path::new))
+    {
         return Err(Failure::new(format!("{name} {loose}")).hint(secrets::chmod(file)));
     }
     let text = fs::read_to_string(file).map_err(failed)?;
@@ -82,6 +89,19 @@ fn read_token(file: &Path) -> Result<Token, Failure> {
         ))
         .hint("mpt key psk makes one")),
     }
+}
+
+/// Returns true if a file is one of `LoadCredential=` of the unit, in this folder. systemd 254 and later permits the
+/// user of the unit to read it by an ACL, whose mask appears as the permission of the group. Nobody but that user may
+/// enter the folder.
+fn is_credential(file: &Path, metadata: &Metadata, folder: Option<&Path>) -> bool {
+    let is_inside = folder.filter(|folder| folder.is_absolute()).is_some_and(|folder| {
+        // The file itself is there, and not only a name that leads elsewhere.
+        let [file, folder] = [file, folder].map(fs::canonicalize);
+        folder.is_ok_and(|folder| file.is_ok_and(|file| file.starts_with(folder)))
+    });
+    let is_own = metadata.uid() == 0 || metadata.uid() == geteuid().as_raw();
+    is_inside && is_own && metadata.permissions().mode() & 0o7777 & !0o040 == 0o400
 }
 
 fn cannot_listen(address: SocketAddr, error: &io::Error) -> Failure {
@@ -161,3 +181,54 @@ const STACK: usize = 256 << 10;
 /// Characters of a token: `mpt key psk` makes 44.
 const MIN_TOKEN: usize = 20;
 const MAX_TOKEN: usize = 200;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{chown, symlink};
+    use std::path::PathBuf;
+
+    use super::*;
+
+    /// Returns whether the file with this mode is taken as a credential in that folder.
+    fn is_taken(file: &Path, mode: u32, folder: Option<&Path>) -> bool {
+        fs::set_permissions(file, fs::Permissions::from_mode(mode)).unwrap();
+        is_credential(file, &fs::metadata(file).unwrap(), folder)
+    }
+
+    fn file(folder: &Path) -> PathBuf {
+        let file = folder.join("token");
+        fs::write(&file, "").unwrap();
+        file
+    }
+
+    #[test]
+    fn a_credential_that_its_group_may_read_is_taken_in_the_folder_of_credentials_alone() {
+        let [own, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let [inside, outside] = [&own, &other].map(|folder| file(folder.path()));
+        let folder = Some(own.path());
+        assert!(is_taken(&inside, 0o440, folder) && is_taken(&inside, 0o400, folder));
+        for mode in [0o444, 0o460, 0o450, 0o640, 0o644, 0o2440] {
+            assert!(!is_taken(&inside, mode, folder), "{mode:o}");
+        }
+        assert!(!is_taken(&outside, 0o440, folder));
+        assert!(!is_taken(&inside, 0o440, None));
+        assert!(!is_taken(&inside, 0o440, Some(Path::new(""))));
+        assert!(!is_taken(&own.path().join("..").join(other.path().file_name().unwrap()).join("token"), 0o440, folder));
+        let link = own.path().join("link");
+        symlink(&outside, &link).unwrap();
+        assert!(!is_taken(&link, 0o440, folder), "it leads elsewhere");
+    }
+
+    #[test]
+    fn a_credential_of_another_user_is_not_taken() {
+        if !geteuid().is_root() {
+            return eprintln!("skipped: needs root");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let file = file(folder.path());
+        chown(&file, Some(65_521), None).unwrap();
+        assert!(!is_taken(&file, 0o440, Some(folder.path())));
+        chown(&file, Some(0), None).unwrap();
+        assert!(is_taken(&file, 0o440, Some(folder.path())));
+    }
+}

@@ -48,7 +48,9 @@ impl SharedBottlenecks {
                 if self.pairs.len() <= index {
                     self.pairs.resize_with(index + 1, Pair::default);
                 }
-                changed |= self.pairs[index].on_changes(change.by, theirs.by);
+                // Either path's interval may end last.
+                let (low, high) = if path.slot < other.slot { (change, theirs) } else { (theirs, change) };
+                changed |= self.pairs[index].on_changes(low.by, high.by);
             }
         }
         changed

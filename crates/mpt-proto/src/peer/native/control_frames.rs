@@ -169,7 +169,7 @@ impl Native {
         }
     }
 
-    /// Sends a datagram of `size` bytes that contains padding only. Returns its number.
+    /// Sends a datagram of `size` bytes that contains padding only. Returns its number, or `None` if it was not sent.
     pub(super) fn send_padded(
         &mut self,
         turn: &mut Turn<'_>,
@@ -180,7 +180,8 @@ impl Native {
         self.send_padded_frame(turn, id, (size, CONTROL_TOS), None, payload)
     }
 
-    /// Sends a datagram of this size and DSCP that contains `frame` and padding. Returns its number.
+    /// Sends a datagram of this size and DSCP that contains `frame` and padding. Returns its number. Nothing is sent if
+    /// they have no room, as on a path that has not shown yet what it carries: its limit is 0.
     pub(super) fn send_padded_frame(
         &mut self,
         turn: &mut Turn<'_>,
@@ -189,15 +190,14 @@ impl Native {
         frame: Option<&Frame<'_>>,
         payload: Payload,
     ) -> Option<PathSeq> {
+        let room = size.checked_sub(OVERHEAD)?;
         let path = &mut self.paths[id];
         let mut datagram = turn.tx.reserve(path.base.link, path.base.remote, tos, size);
-        let body = &mut datagram.bytes()[HEADER..HEADER + size - OVERHEAD];
+        let body = &mut datagram.bytes()[HEADER..HEADER + room];
         let mut writer = Writer::new(body);
-        if let Some(frame) = frame {
-            writer.push(frame).expect("room was reserved for it");
-        }
-        let padding = Frame::Probe(writer.remaining() - 1);
-        writer.finish(&padding).expect("room was reserved for it");
+        frame.map_or(Ok(()), |frame| writer.push(frame)).ok()?;
+        let padding = Frame::Probe(writer.remaining().checked_sub(1)?);
+        writer.finish(&padding).ok()?;
         let number = self.association.seal(turn.now, path.base.id, datagram.bytes()).ok()?;
         datagram.commit();
         path.base.sent.count(size);

@@ -61,7 +61,8 @@ impl Native {
 
     /// Returns true while a new path beside another one is judged by probes.
     pub(super) fn is_checking(&self, path: &NativePath) -> bool {
-        path.initial_probes > 0 && !path.estimator.is_checked() && self.paths.len() > 1
+        let has_others = || self.paths.iter().filter(|path| !path.base.is_vacant()).count() > 1;
+        path.initial_probes > 0 && !path.estimator.is_checked() && has_others()
     }
 
     /// Returns when the next quality probe of a path is due.

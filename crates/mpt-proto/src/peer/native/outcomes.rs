@@ -1,6 +1,5 @@
 //! The outcomes of datagrams: what an acknowledgement, or a loss, of a datagram means for what it carried.
 
-use super::pmtu::on_probe_outcome;
 use crate::id::PathId;
 use crate::path::pmtu::Pmtu;
 use crate::path::sent_packets::{Outcome, Payload};
@@ -18,8 +17,6 @@ pub(super) struct Outcomes<'a> {
     pub(super) trace: &'a mut Trace,
     /// Buffers that are free for reuse.
     pub(super) spare: &'a mut SpareBuffers,
-    /// Losses that the size of a probe explains.
-    pub(super) explained: u64,
 }
 
 impl Outcomes<'_> {
@@ -27,7 +24,7 @@ impl Outcomes<'_> {
         self.trace.record_outcome(self.now, self.id, (outcome, payload), LossCause::Overtaken, self.retransmit);
         match payload {
             Payload::Control => {}
-            Payload::MtuProbe(size) => self.explained += on_probe_outcome(self.now, size, outcome, self.pmtu),
+            Payload::MtuProbe(size) => self.pmtu.on_outcome(self.now, usize::from(size), outcome),
             Payload::Packet(key) => {
                 let packet = self.retransmit.on_outcome(key, outcome);
                 self.spare.extend(packet.and_then(|packet| packet.into_buffer()));

@@ -119,7 +119,7 @@ impl Native {
         if self.tests.traffic.is_some() || self.tests.requested.is_some() {
             return Err(PeerError::Busy);
         }
-        if !self.may_test(id) {
+        if !self.may_test(id) || self.test_datagram(id) == 0 {
             return Err(PeerError::PathDown);
         }
         (self.tests.outcome, self.tests.count) = (None, self.tests.count.wrapping_add(1));
@@ -285,6 +285,13 @@ impl Native {
         self.send_frames(turn, id, [frame].into_iter(), true);
     }
 
+    /// Ends a test of a path whose counters begin again.
+    pub(super) fn end_path_test_of(&mut self, id: PathId) {
+        if self.tests.traffic.as_ref().is_some_and(|traffic| traffic.path == id) {
+            self.tests.clear();
+        }
+    }
+
     fn end_path_test(&mut self, outcome: PathTestOutcome) {
         self.tests.requested = None;
         self.tests.outcome = Some(Box::new(outcome));
@@ -325,10 +332,11 @@ impl Native {
         path.next_send = path.next_send.max(turn.now - late) + self.cc.pacing(id).time_for(sent);
     }
 
-    /// Returns the bytes of test traffic that the window has room for, zero if no datagram fits.
+    /// Returns the bytes of test traffic that the window has room for, zero if no datagram fits. While it is not known
+    /// what the path carries, none does.
     fn test_room(&self, id: PathId) -> u64 {
-        let room = self.cc.room(id, self.paths[id].estimator.in_flight());
-        if room < self.test_datagram(id) as u64 { 0 } else { room }
+        let (room, size) = (self.cc.room(id, self.paths[id].estimator.in_flight()), self.test_datagram(id));
+        if size == 0 || room < size as u64 { 0 } else { room }
     }
 
     fn test_datagram(&self, id: PathId) -> usize {
@@ -370,7 +378,10 @@ impl TestTraffic {
         let (total, count) = self.round_trips;
         let idle = self.idle.unwrap_or(least);
         LoadedPath {
-            rate: Rate::of(end.delivered - settled.delivered, end.at.since(settled.at).max(Duration::from_millis(1))),
+            rate: Rate::of(
+                end.delivered.saturating_sub(settled.delivered),
+                end.at.since(settled.at).max(Duration::from_millis(1)),
+            ),
             arrived: end.arrived.saturating_sub(settled.arrived),
             lost: end.lost.saturating_sub(settled.lost),
             idle,

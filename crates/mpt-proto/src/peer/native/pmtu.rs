@@ -6,8 +6,8 @@ use super::{NATIVE_OVERHEAD, Native};
 use crate::drops::Dropped;
 use crate::id::{PathId, PathSet};
 use crate::path::Demotion;
-use crate::path::pmtu::{LEAST_USABLE, Pmtu};
-use crate::path::sent_packets::{Outcome, Payload};
+use crate::path::pmtu::LEAST_USABLE;
+use crate::path::sent_packets::Payload;
 use crate::peer::{Common, Turn};
 use crate::time::Time;
 use crate::trace::GiveUpCause;
@@ -15,12 +15,6 @@ use crate::tuning::path::loss_gate::{CLEAN_PROBES, INITIAL_PROBES};
 use crate::tuning::path::packet_pair::MIN_LARGE;
 use crate::tuning::path::pmtu::BASE_PLPMTU;
 use crate::wake::WakeReason;
-
-/// Handles the outcome of a probe of `size` bytes. Returns the number of losses that its size explains.
-pub(super) fn on_probe_outcome(now: Time, size: u16, outcome: Outcome, pmtu: &mut Pmtu) -> u64 {
-    pmtu.on_outcome(now, usize::from(size), outcome);
-    u64::from(outcome == Outcome::Lost)
-}
 
 impl Native {
     /// Returns the largest inner packet in bytes that all paths carry, without those that are too narrow to be used.

@@ -320,10 +320,8 @@ impl Native {
             ranges: frame.iter().map(|range| Range { first: *range.start(), last: *range.end() }).collect(),
             ce: path.ce,
         };
-        let mut outcomes =
-            Outcomes { now, id, pmtu: &mut path.pmtu, retransmit, trace, spare: turn.spare, explained: 0 };
+        let mut outcomes = Outcomes { now, id, pmtu: &mut path.pmtu, retransmit, trace, spare: turn.spare };
         let outcome = path.estimator.on_ack(now, &ack, |outcome, payload| outcomes.handle(outcome, payload));
-        path.estimator.exclude_losses(now, outcomes.explained);
         if let Some(sample) = &outcome.ack {
             cc.on_ack(id, sample);
             if outcome.ce > 0 {

@@ -193,6 +193,7 @@ impl Native {
 
     /// Resets what was measured on a path, because its route changed.
     fn reset_estimates(&mut self, id: PathId) {
+        self.end_path_test_of(id);
         let path = &mut self.paths[id];
         path.on_peer_restart(self.max_datagram, self.tuning);
         let cap = path.cap;

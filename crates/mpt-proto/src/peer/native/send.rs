@@ -122,11 +122,11 @@ impl Native {
             return;
         }
         self.send_duplicates(common, turn);
-        let train = self.send_waiting(common, turn);
+        let trains = self.send_waiting(common, turn);
         if self.has_unfilled_path(common) {
             self.probe_with_duplicates(common, turn);
         }
-        if let Some(path) = train {
+        for path in self.ids().filter(|path| trains.contains(*path)) {
             self.send_train(turn, path);
         }
         self.mark_app_limited();
@@ -139,10 +139,10 @@ impl Native {
         }
     }
 
-    /// Sends lost packets first, then new ones, while the scheduler finds a path. Returns the reserved path to probe.
-    fn send_waiting(&mut self, common: &mut Common, turn: &mut Turn<'_>) -> Option<PathId> {
+    /// Sends lost packets first, then new ones, while the scheduler finds a path. Returns the reserved paths to probe.
+    fn send_waiting(&mut self, common: &mut Common, turn: &mut Turn<'_>) -> PathSet {
         common.queue.unpark();
-        let (mut train, mut awaits_repair) = (None, None);
+        let (mut trains, mut awaits_repair) = (PathSet::NONE, None);
         while let Some(next) = self.next_packet(common, turn.now) {
             if !next.retransmission && awaits_repair == Some(next.bucket) {
                 common.queue.park();
@@ -154,7 +154,7 @@ impl Native {
                 continue;
             }
             let (decision, probed) = self.send_next(common, turn, &next, candidates);
-            train = probed.or(train);
+            trains = trains.union(probed);
             if decision != Decision::Wait {
                 self.send_duplicates(common, turn);
                 continue;
@@ -172,7 +172,7 @@ impl Native {
             }
         }
         self.retransmit.resume();
-        train
+        trains
     }
 
     /// Returns the packet that is next: realtime, then retransmissions, then the rest.
@@ -201,18 +201,18 @@ impl Native {
     }
 
     /// Sends a packet and those that follow it on the same path, unless it is to wait. Returns the decision, and the
-    /// reserved path to probe.
+    /// reserved paths to probe.
     fn send_next(
         &mut self,
         common: &mut Common,
         turn: &mut Turn<'_>,
         next: &NextPacket,
         candidates: PathSet,
-    ) -> (Decision, Option<PathId>) {
+    ) -> (Decision, PathSet) {
         let candidates = self.without_overflow(common, next, candidates);
-        let (reserved, train) = match self.avoids_reserved(common, next, candidates) {
+        let (reserved, trains) = match self.avoids_reserved(common, next, candidates) {
             true => self.reserved_paths(common, turn.now, candidates, next.backlog),
-            false => (PathSet::NONE, None),
+            false => (PathSet::NONE, PathSet::NONE),
         };
         let candidates = candidates.without(reserved);
         let decision = self.choose(common, turn.now, next, candidates);
@@ -236,7 +236,7 @@ impl Native {
             choice,
             bytes,
         });
-        (decision, train)
+        (decision, trains)
     }
 
     /// Returns true if a packet may not use the reserved path: unbound bulk of a flow that has a queue.

@@ -203,7 +203,7 @@ impl Native {
         }
     }
 
-    /// Returns the paths among the `candidates` that are reserved from bulk, and one of them to probe with a train.
+    /// Returns the paths among the `candidates` that are reserved from bulk, and those of them to probe with a train.
     ///
     /// A path with less than a share of `1 /` [`NEGLIGIBLE_RATIO`] of all rates is reserved: what it adds is less than
     /// what waiting for its packets costs. The quickest path is reserved at a larger share, for flows that send little.
@@ -216,12 +216,12 @@ impl Native {
         now: Time,
         candidates: PathSet,
         backlog: u64,
-    ) -> (PathSet, Option<PathId>) {
+    ) -> (PathSet, PathSet) {
         let paths = || self.snapshots.iter().filter(move |path| candidates.contains(path.id));
         let measured = paths().nth(1).is_some() && paths().all(|path| !path.srtt.is_zero());
         let applies = measured && self.tuning.has(Heuristic::ReservedPath);
         if !applies || !common.scheduler.predicts_arrival() {
-            return (PathSet::NONE, None);
+            return (PathSet::NONE, PathSet::NONE);
         }
         let rate = |path: &PathSnapshot| self.least_rate(path).bytes();
         let total: u64 = paths().map(rate).sum();
@@ -256,9 +256,9 @@ impl Native {
         path.rate.max(least)
     }
 
-    /// Returns those of the `reserved` paths that bulk may not use now, and one of them to probe with a train.
-    fn open_or_probe(&mut self, now: Time, mut reserved: PathSet, total: u64) -> (PathSet, Option<PathId>) {
-        let mut probed = None;
+    /// Returns those of the `reserved` paths that bulk may not use now, and those of them to probe with a train.
+    fn open_or_probe(&mut self, now: Time, mut reserved: PathSet, total: u64) -> (PathSet, PathSet) {
+        let mut probed = PathSet::NONE;
         for snapshot in &self.snapshots {
             if !reserved.contains(snapshot.id) {
                 continue;
@@ -269,7 +269,7 @@ impl Native {
             let fast = shown.is_some_and(|rate| rate.bytes() * RESERVED_RATIO >= total);
             match path.reserved.reprobe(now, snapshot.srtt, fast, grows) {
                 Reprobe::Open => reserved = reserved.without(PathSet::only(id)),
-                Reprobe::Train => probed = Some(id),
+                Reprobe::Train => probed.insert(id),
                 Reprobe::Reserved => {}
             }
         }

@@ -76,10 +76,8 @@ impl Native {
         if path.estimator.next_deadline().is_none_or(|(at, _)| at > now) {
             return;
         }
-        let mut outcomes =
-            Outcomes { now, id, pmtu: &mut path.pmtu, retransmit, trace, spare: turn.spare, explained: 0 };
+        let mut outcomes = Outcomes { now, id, pmtu: &mut path.pmtu, retransmit, trace, spare: turn.spare };
         let timeout = path.estimator.on_deadline(now, |outcome, payload| outcomes.handle(outcome, payload));
-        path.estimator.exclude_losses(now, outcomes.explained);
         if timeout.probe {
             // Two, as in RFC 9002 section 6.2.4: the path is suspected if nothing comes back.
             path.probes = 2;

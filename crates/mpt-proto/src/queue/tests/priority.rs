@@ -29,6 +29,22 @@ fn bulk_keeps_a_ninth_whatever_the_dscp_of_others() {
     assert_eq!(bulk, 100);
 }
 
+/// Without a share, interactive flows got nothing beside realtime packets of the path's whole rate.
+#[test]
+fn interactive_keeps_a_ninth_of_what_realtime_and_it_send() {
+    let mut queue = Queue::new(ROOMY, Aqm::Off);
+    for i in 0..20 {
+        for bucket in [BULK, INTERACTIVE, REALTIME] {
+            queue.push(NOW, bucket, many(i * 100_000, 44, PAYLOAD));
+        }
+    }
+    let order = order(&mut queue, 850);
+    let count = |class| order[50..].iter().filter(|bucket| **bucket == class).count();
+    let (interactive, realtime) = (count(INTERACTIVE), count(REALTIME));
+    assert!(interactive.abs_diff(realtime / 8) <= 2, "{interactive} beside {realtime}");
+    assert!(count(BULK).abs_diff(800 / 9) <= 2, "{}", count(BULK));
+}
+
 #[test]
 fn priority_costs_no_credit_while_no_bulk_waits() {
     let mut queue = Queue::new(ROOMY, Aqm::Off);
