@@ -43,8 +43,8 @@ impl Payload {
         matches!(self, Self::Packet(_))
     }
 
-    /// Returns true if the loss of a datagram says something about the path's load. The size of an MTU probe explains
-    /// its loss (RFC 8899 section 3, requirement 7).
+    /// Returns true if the loss of a datagram may be due to the path's load. The size of an MTU probe explains its loss
+    /// (RFC 8899 section 3).
     fn shows_loss(self) -> bool {
         !matches!(self, Self::MtuProbe(_))
     }
@@ -454,8 +454,8 @@ mod tests {
         assert_eq!(sent.in_flight(), 6_000);
     }
 
-    /// RFC 8899 section 3: the loss of a probe is no sign of congestion. With Reno, a path on which six probes were lost
-    /// had 2.6 Mbit/s in place of 38.
+    /// RFC 8899 section 3: the loss of a probe is no sign of congestion. With Reno, a path on which six probes were
+    /// lost had 2.6 Mbit/s in place of 38.
     #[test]
     fn lost_mtu_probes_are_reported_and_do_not_count_as_loss() {
         let (mut sent, rtt) = (SentPackets::default(), rtt_of_40_ms());
@@ -534,8 +534,8 @@ mod tests {
         assert_eq!(SentPackets::default().on_ack(at(5), &ack(&[(0, u64::MAX)]), &mut |_, _| {}).packets, 0);
     }
 
-    /// A peer that acknowledges nothing else can repeat this for ever. Each such ACK took 76 to 158 us when every number
-    /// was looked at.
+    /// A peer that acknowledges nothing else can repeat this for ever. Each such ACK took 76 to 158 us when every
+    /// number was looked at.
     #[test]
     fn acks_of_50_000_numbers_that_are_not_waited_for_find_nothing() {
         let mut sent = SentPackets::default();

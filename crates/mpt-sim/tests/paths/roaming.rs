@@ -264,8 +264,8 @@ fn nat_rebinding_during_a_transfer_loses_nothing() {
     assert_eq!(world.remotes(), [(somewhere(49), true)]);
 }
 
-/// What the path carries is searched again after the new address has been validated, and test traffic had no size
-/// meanwhile: the program ended, for all peers of a server.
+/// After the new address has been validated, the MTU of the path is searched again. Test traffic had no size meanwhile:
+/// the program ended, for all peers of a server.
 #[test]
 fn a_client_that_gets_another_port_during_a_test_of_its_path_ends_no_program() {
     let mut world = World::new();

@@ -10,7 +10,7 @@ use std::{fs, io, mem};
 #[derive(Debug)]
 pub(super) struct StateFile {
     path: PathBuf,
-    /// What a failure means, for the log.
+    /// The consequence of a failure, for the log.
     consequence: &'static str,
     writing: Option<JoinHandle<io::Result<()>>>,
     /// The last write failed, and was reported.

@@ -27,7 +27,7 @@ use crate::tls::certificate::{self, Identity};
 use crate::tls::listen::TlsStart;
 use crate::tls::set_congestion_control;
 
-/// What is opened with the rights of the start: the socket, and the certificate that the configuration names.
+/// The socket, and the certificate that the configuration names, both opened with the rights of the start.
 pub(super) struct TlsSocket {
     listener: TcpListener,
     configured: Option<Identity>,

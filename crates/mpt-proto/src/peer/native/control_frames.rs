@@ -75,9 +75,9 @@ impl Native {
     }
 
     /// Returns the paths for a frame that must arrive soon: `best`, and others with a free socket while `best` is not
-    /// known to carry datagrams to the peer. Two paths may carry one direction each: then none is up at either end until
-    /// the ACKs that would revive them arrive. More than [`MAX_SPREAD`] others take turns: a peer that acknowledges
-    /// nothing would otherwise get each ACK on 32 paths.
+    /// known to carry datagrams to the peer. Two paths may carry one direction each: then none is up at either end
+    /// until the ACKs that would revive them arrive. More than [`MAX_SPREAD`] others take turns: a peer that
+    /// acknowledges nothing would otherwise get each ACK on 32 paths.
     fn carriers(&mut self, now: Time, best: PathId) -> PathSet {
         if !self.tuning.has(Heuristic::Spread) {
             return PathSet::only(best);
