@@ -3,7 +3,7 @@
 //! Probes are frequent in plain mode while there is traffic, and in both modes while one is unanswered; otherwise a
 //! metered link carries one each ten seconds. In native mode, ACKs show that a path in use is alive. A path is dead
 //! when a probe stays unanswered for longer than the configured time and than a round trip takes (`srtt + 4 rttvar`, as
-//! in RFC 6298), so that a full buffer is not taken for a failure. A dead path is probed with back-off until it answers.
+//! in RFC 6298), so that a full buffer is not taken for a failure. A dead path is probed with back-off.
 
 use std::collections::VecDeque;
 use std::time::Duration;

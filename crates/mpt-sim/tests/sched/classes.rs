@@ -242,16 +242,6 @@ fn a_reserved_path_whose_rate_rises_is_used_again() {
     assert!(sent > 45_000_000, "{sent} bytes; 70 million since its rate rose");
 }
 
-/// Their trains were due at the same times, and only the last one left.
-#[test]
-fn two_reserved_paths_whose_rates_rise_are_both_used_again() {
-    let slow = "rate=1mbit,delay=50ms,queue=200ms; 10s: rate=40mbit";
-    let (call, net) = run(&["rate=120mbit,delay=20ms", slow, slow], 0, SchedulerKind::Earliest, &[]);
-    assert_eq!((call.loss(), call.overtaken), (0.0, 0));
-    let sent: Vec<_> = net.endpoint(0).status().peers[0].paths.iter().map(|path| path.sent.bytes).collect();
-    assert!(sent[1..].iter().all(|bytes| *bytes > 40_000_000), "{sent:?}; 70 million each since their rates rose");
-}
-
 #[test]
 fn a_rule_pins_bulk_to_the_reserved_path() {
     let paths = ["rate=2mbit,delay=20ms,queue=100ms", "rate=80mbit,delay=40ms"];

@@ -15,8 +15,8 @@
 //! follows the addresses of peers with names, which [`crate::resolver`] looks up; [`metering`] counts the traffic of
 //! paths with a limit in a [`usage_file`], [`state_file`] writes what outlives the tunnel, [`path_changes`] collects
 //! what is logged of paths, within the [`peer_limit`], [`service`] notifies the service manager, [`restart`] finds out
-//! whether that starts the tunnel again, [`handshake_flood`] limits floods; [`handshake_clock`] keeps the last timestamp
-//! over a restart, and [`peer_addresses`] the addresses of peers.
+//! whether that starts the tunnel again, [`handshake_flood`] limits floods; [`handshake_clock`] keeps the last
+//! timestamp over a restart, and [`peer_addresses`] the addresses of peers.
 //! [`clients`] serves the sockets for commands and status, [`commands`] executes commands, [`peers`] adds and removes
 //! peers, [`pending`] are commands that wait for one, [`path_tests`] those that wait for a measurement, [`user`] gives
 //! up the rights of root, [`config_files`] keeps access to the configuration, [`tls_paths`] uses paths over TLS while
