@@ -35,8 +35,10 @@ struct Attack {
     used: i64,
     most: i64,
     sent: usize,
-    /// The endpoint's challenges that are not answered yet.
-    challenges: Vec<[u8; 8]>,
+    /// The endpoint's challenges that are not answered yet, and the ports to which they were sent.
+    challenges: Vec<(u16, [u8; 8])>,
+    /// Number of datagrams from the endpoint.
+    datagrams: usize,
     /// Datagrams and bytes from the endpoint.
     received: (u64, usize),
 }
@@ -54,14 +56,31 @@ impl Attack {
         let mut attacker = Attacker::new(2, 1);
         let now = Time::after(Duration::from_secs(1));
         attacker.connect(now, &mut endpoint);
-        Self { endpoint, attacker, now, before: 0, used: 0, most: 0, sent: 0, challenges: Vec::new(), received: (0, 0) }
+        Self {
+            endpoint,
+            attacker,
+            now,
+            before: 0,
+            used: 0,
+            most: 0,
+            sent: 0,
+            challenges: Vec::new(),
+            datagrams: 0,
+            received: (0, 0),
+        }
     }
 
     /// Sends a datagram, and lets the endpoint do a turn.
     fn send(&mut self, slot: u8, body: &[u8]) -> Duration {
+        self.send_from(0, slot, body)
+    }
+
+    /// The same, from the attacker's port plus `offset`.
+    fn send_from(&mut self, offset: u16, slot: u8, body: &[u8]) -> Duration {
         let mut datagram = self.attacker.seal(self.now, slot, body).unwrap();
         self.sent += datagram.len();
-        let (meta, start) = (self.attacker.meta(datagram.len()), Instant::now());
+        let (mut meta, start) = (self.attacker.meta(datagram.len()), Instant::now());
+        meta.from.set_port(meta.from.port() + offset);
         self.before = HEAP.bytes();
         self.endpoint.handle_datagrams(self.now, &meta, &mut datagram);
         self.turn();
@@ -73,6 +92,7 @@ impl Attack {
         while let Some(batch) = self.endpoint.poll_transmit(self.now) {
             let used = HEAP.bytes();
             for datagram in batch.bytes().chunks(batch.segment) {
+                self.datagrams += 1;
                 let frames = self.attacker.receive(self.now, &mut datagram.to_vec());
                 self.received = (
                     frames.as_ref().map_or(self.received.0, |(_, number, _)| self.received.0.max(*number)),
@@ -80,7 +100,7 @@ impl Attack {
                 );
                 let frames = frames.map(|(_, _, frames)| frames).unwrap_or_default();
                 self.challenges.extend(Frames::new(&frames).flatten().filter_map(|frame| match frame {
-                    Frame::Path(PathFrame::Challenge(challenge)) => Some(challenge),
+                    Frame::Path(PathFrame::Challenge(challenge)) => Some((batch.to.port(), challenge)),
                     _ => None,
                 }));
             }
@@ -184,7 +204,7 @@ fn a_peer_that_acknowledges_nothing_costs_no_more_than_the_limit() {
         attack.advance(Duration::from_millis(1));
         for slot in 0..32 {
             let mut body = Vec::new();
-            for challenge in std::mem::take(&mut attack.challenges) {
+            for (_, challenge) in std::mem::take(&mut attack.challenges) {
                 push_frame(&mut body, 5, &[&[1][..], &challenge].concat());
             }
             push_frame(&mut body, 7, &[]);
@@ -192,8 +212,33 @@ fn a_peer_that_acknowledges_nothing_costs_no_more_than_the_limit() {
         }
     }
     attack.report("nothing acknowledged");
-    println!("{:.1} MB sent for {:.1} MB received", attack.received.1 as f64 / 1e6, attack.sent as f64 / 1e6);
     assert!(attack.most < 8_000_000, "{} bytes", attack.most);
+}
+
+/// While no path is known to carry datagrams to the peer, an ACK leaves on several. Each of 1,280 ACKs a second left on
+/// all 32 paths.
+#[test]
+fn an_ack_leaves_on_five_paths_at_most_for_a_peer_that_acknowledges_nothing() {
+    let mut attack = Attack::new();
+    let port = attack.attacker.meta(0).from.port();
+    let mut counted = 0;
+    for step in 0..2_000 {
+        counted = if step == 1_000 { attack.datagrams } else { counted };
+        attack.advance(Duration::from_millis(1));
+        for slot in 0..32 {
+            let mut body = Vec::new();
+            let own = |challenge: &mut (u16, [u8; 8])| challenge.0 == port + slot;
+            for (_, challenge) in attack.challenges.extract_if(.., own) {
+                push_frame(&mut body, 5, &[&[1][..], &challenge].concat());
+            }
+            push_frame(&mut body, 7, &[]);
+            attack.send_from(slot, slot as u8, &body);
+        }
+    }
+    let a_second = attack.datagrams - counted;
+    println!("{a_second} datagrams in a second");
+    assert_eq!(attack.endpoint.status().peers[0].paths.len(), 32);
+    assert!(a_second < 1_280 * 6, "{a_second}");
 }
 
 /// Prints the price of datagrams in terms of a full one, for docs/guide/security.md.
@@ -282,7 +327,7 @@ fn requests_for_test_traffic_cause_one_test_of_ten_seconds_at_a_time() {
             let request = PathTestMessage::Test { number: step, time: Duration::from_secs(65) };
             push_frame(&mut body, 8, &request.to_body());
         }
-        for challenge in std::mem::take(&mut attack.challenges) {
+        for (_, challenge) in std::mem::take(&mut attack.challenges) {
             push_frame(&mut body, 5, &[&[1], &challenge[..]].concat());
         }
         // All numbers up to the largest, as a single range.

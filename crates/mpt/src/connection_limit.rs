@@ -1,4 +1,4 @@
-//! Limits how many connections strangers may open in a time: in all, and from each source.
+//! Limits the rate of strangers' connections: of all sources, and of each.
 //!
 //! A connection that is closed makes room for the next one at once, so a limit of open connections alone does not bound
 //! what strangers cost. Only connections that are admitted count, so a source beyond its own limit takes nothing from
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct ConnectionLimit {
     all: Instant,
-    /// Those that are not full. An entry takes a token of all, so there are at most [`ALL`]`.burst` and those that all
-    /// gets in twice the time in which a bucket of a source fills: 900.
+    /// Those that are not full. An entry takes a token of all, so there are at most [`ALL`]`.burst` and the tokens of
+    /// 8 s, twice the time in which a bucket of a source fills: 900.
     by_source: HashMap<IpAddr, Instant>,
     cleaned: Instant,
 }

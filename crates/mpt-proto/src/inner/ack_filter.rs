@@ -101,6 +101,10 @@ impl AckFilter {
             return FilterVerdict::Send(packet);
         }
         let rtt = rtt();
+        // No path has a round trip yet, so nothing shows how old a flow is.
+        if rtt.usable.is_zero() {
+            return FilterVerdict::Send(packet);
+        }
         if !self.flows.contains_key(&bucket) {
             self.flows.retain(|_, flow| !flow.held.is_empty() || now.since(flow.last_ack) <= FLOW_IDLE);
         }
@@ -374,6 +378,13 @@ mod tests {
         let mut ack_filter = AckFilter::default();
         assert_eq!(batches_over(RTT / 8, &mut ack_filter, 0, 2_000), 8_000, "all, below 20 ms");
         assert_eq!(batches_over(RTT * 4, &mut ack_filter, 2_000, 2_400), 160);
+    }
+
+    #[test]
+    fn a_flow_stays_young_while_no_round_trip_is_known() {
+        let mut ack_filter = AckFilter::default();
+        batches_over(Duration::ZERO, &mut ack_filter, 0, 100);
+        assert_eq!(batches(&mut ack_filter, 100, 140), 8);
     }
 
     /// Returns an ACK for the bytes before `number`, sent at `ms`, and data that begins there and echoes that

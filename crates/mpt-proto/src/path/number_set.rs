@@ -1,4 +1,4 @@
-//! A set of packet numbers, one bit each. A range of numbers that are not in the set costs a step for each 64 of them:
+//! A set of packet numbers, one bit each. To look for a member in a range costs a step for each 64 numbers of the range:
 //! a peer chooses the ranges of its ACKs.
 
 use std::collections::VecDeque;
@@ -26,14 +26,19 @@ impl NumberSet {
         }
     }
 
-    /// Returns the least member that is `from` or greater.
-    pub(super) fn next(&self, from: u64) -> Option<u64> {
+    /// Returns the least member from `from` to `last`.
+    pub(super) fn next(&self, from: u64, last: u64) -> Option<u64> {
         let (word, bit) = place(from.max(self.first * WIDTH));
         let start = usize::try_from(word - self.first).ok().filter(|start| *start < self.words.len())?;
         let masks = std::iter::once(!(bit - 1)).chain(std::iter::repeat(u64::MAX));
-        let words = self.words.range(start..).zip(masks).map(|(word, mask)| word & mask);
-        let (distance, word) = (word..).zip(words).find(|(_, word)| *word != 0)?;
-        Some(distance * WIDTH + u64::from(word.trailing_zeros()))
+        let words = (word..=last / WIDTH).zip(self.words.range(start..)).zip(masks);
+        let (number, word) = words.map(|((number, word), mask)| (number, word & mask)).find(|(_, word)| *word != 0)?;
+        Some(number * WIDTH + u64::from(word.trailing_zeros())).filter(|member| *member <= last)
+    }
+
+    /// Returns the least member.
+    pub(super) fn first(&self) -> Option<u64> {
+        self.next(0, u64::MAX)
     }
 
     /// Returns whether the number is a member.
@@ -99,13 +104,14 @@ mod tests {
                 }
                 _ => {
                     let from = number.saturating_sub(offset);
-                    assert_eq!(set.next(from), model.range(from..).next().copied());
+                    let last = from + offset % 140;
+                    assert_eq!(set.next(from, last), model.range(from..=last).next().copied());
                     assert_eq!(set.contains(from), model.contains(&from));
                 }
             }
-            assert_eq!(set.next(0), model.first().copied());
+            assert_eq!(set.first(), model.first().copied());
         }
-        assert_eq!(set.next(u64::MAX), None);
+        assert_eq!(set.next(u64::MAX, u64::MAX), None);
     }
 
     #[test]
@@ -115,6 +121,6 @@ mod tests {
         (0..10_000).for_each(|number| set.remove(number));
         assert!(set.words.is_empty());
         set.push(u64::MAX - 1);
-        assert_eq!((set.words.len(), set.next(0)), (1, Some(u64::MAX - 1)));
+        assert_eq!((set.words.len(), set.first()), (1, Some(u64::MAX - 1)));
     }
 }

@@ -251,7 +251,7 @@ impl SentPackets {
         on_outcome: &mut impl FnMut(Outcome, Payload),
     ) {
         let mut from = range.first;
-        while let Some(seq) = self.waiting.next(from).filter(|seq| *seq <= range.last) {
+        while let Some(seq) = self.waiting.next(from, range.last) {
             from = seq + 1;
             self.waiting.remove(seq);
             let packet = &self.ring[(seq - self.base) as usize];
@@ -303,7 +303,7 @@ impl SentPackets {
 
     /// Takes the entries off the front that do not wait.
     fn trim(&mut self) {
-        let gone = self.waiting.next(self.base).map_or(self.ring.len(), |first| (first - self.base) as usize);
+        let gone = self.waiting.first().map_or(self.ring.len(), |first| (first - self.base) as usize);
         self.ring.drain(..gone);
         self.base += gone as u64;
     }
@@ -546,6 +546,8 @@ mod tests {
                 let confirmed = sent.on_ack(at(5), &ack(&[(1, 25_000), (25_002, 49_999)]), &mut on_outcome);
                 assert_eq!((confirmed.packets, sent.in_flight(), sent.ring.len()), (0, 200, 50_001));
             }
+            let single: Vec<_> = (1..128).map(|number| (2 * number, 2 * number)).collect();
+            assert_eq!(sent.on_ack(at(5), &ack(&single), &mut on_outcome).packets, 0);
             sent.on_ack(at(5), &ack(&[(0, 49_999)]), &mut on_outcome);
         });
         assert_eq!((seen, sent.ring.len()), (vec![(Outcome::Acked, 1)], 1));

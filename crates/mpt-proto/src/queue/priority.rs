@@ -44,17 +44,19 @@ impl PriorityTiers {
     pub fn on_taken(&mut self, bucket: u16, bytes: usize) {
         let taken = flow::class(bucket);
         for (number, class) in [Class::Interactive, Class::Bulk].into_iter().enumerate() {
-            let waits =
-                !self.tier_of(class).is_empty() || self.parked.iter().any(|parked| flow::class(*parked) == class);
-            let credit = &mut self.credits[number];
-            *credit = match taken.cmp(&class) {
+            let credit = self.credits[number];
+            self.credits[number] = match taken.cmp(&class) {
                 // The bound limits the credit while the class is parked.
-                Ordering::Greater if waits => (*credit + bytes).min(2 * BURST),
+                Ordering::Greater if self.waits(class) => (credit + bytes).min(2 * BURST),
                 Ordering::Greater => 0,
                 Ordering::Equal => credit.saturating_sub(SHARE * bytes),
-                Ordering::Less => *credit,
+                Ordering::Less => credit,
             };
         }
+    }
+
+    fn waits(&mut self, class: Class) -> bool {
+        !self.tier_of(class).is_empty() || self.parked.iter().any(|parked| flow::class(*parked) == class)
     }
 
     /// Excludes the picked flow until [`Self::unpark`].

@@ -58,6 +58,14 @@ impl HandshakeClock {
         }
     }
 
+    /// Starts to save the last timestamp at the end of the tunnel.
+    pub(super) fn save_final(&mut self, workers: &Workers) {
+        self.last = workers.last_timestamp();
+        if self.is_unsaved() {
+            self.save();
+        }
+    }
+
     fn is_unsaved(&mut self) -> bool {
         self.last != self.saved || self.file.has_failed()
     }

@@ -108,6 +108,7 @@ impl Metering {
         if now >= self.next {
             self.next = now + self.count(now, workers);
             let is_due = self.unsaved.is_some_and(|since| now.since(since) >= SAVE_INTERVAL);
+            let is_due = is_due || self.file.has_failed();
             if (self.save_now || is_due) && self.file.start(self.usage.to_bytes()) {
                 (self.unsaved, self.save_now) = (None, false);
                 self.unsaved_bytes.clear();
@@ -230,7 +231,7 @@ impl Metering {
 impl Drop for Metering {
     fn drop(&mut self) {
         self.file.finish();
-        if self.unsaved.is_some() || self.save_now {
+        if self.unsaved.is_some() || self.save_now || self.file.has_failed() {
             self.file.start(self.usage.to_bytes());
             self.file.finish();
         }

@@ -13,7 +13,7 @@
 //! of the log, and [`restore_limit`] limits how often state is restored that another program keeps removing; [`bypass`]
 //! suspends default routes and kill switch for a while, [`bypass_rules`] exempts selected traffic from both; [`names`]
 //! follows the addresses of peers with names, which [`crate::resolver`] looks up; [`metering`] counts the traffic of
-//! paths with a limit in a [`usage_file`], [`state_file`] writes what outlives the tunnel, [`path_changes`] collects
+//! paths with a limit in a [`usage_file`], [`state_file`] writes such files, [`path_changes`] collects
 //! what is logged of paths, within the [`peer_limit`], [`service`] notifies the service manager, [`restart`] finds out
 //! whether that starts the tunnel again, [`handshake_flood`] limits floods; [`handshake_clock`] keeps the last
 //! timestamp over a restart, and [`peer_addresses`] the addresses of peers.
@@ -383,7 +383,7 @@ enum LoopControl {
 impl Daemon {
     fn run_to_end(&mut self) -> Result<(), Failure> {
         let ended = self.run_loop();
-        self.handshake_clock.poll(self.workers.now(), &self.workers);
+        self.handshake_clock.save_final(&self.workers);
         self.save_peer_addresses();
         self.metering.count_final(self.workers.now(), &mut self.workers);
         if let Some(qlog) = &mut self.qlog {

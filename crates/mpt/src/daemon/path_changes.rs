@@ -41,6 +41,12 @@ impl PathChanges {
         self.fresh.push(PathChange { from: reported.unwrap_or(change.from), ..change });
     }
 
+    /// Forgets the changes of a peer that is removed.
+    pub(super) fn forget(&mut self, peer: &str) {
+        self.fresh.retain(|change| change.peer != peer);
+        self.probed.retain(|(of, _), _| of != peer);
+    }
+
     /// Returns the changes that are to be reported now.
     pub(super) fn take(&mut self, now: Time) -> Vec<PathChange> {
         let (held, mut ready): (Vec<_>, Vec<_>) = mem::take(&mut self.fresh)

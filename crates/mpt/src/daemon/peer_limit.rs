@@ -41,9 +41,9 @@ impl Bucket {
     }
 }
 
-/// A change goes one way or back: so many of all 32 paths of a peer.
+/// Each of 32 paths goes down and up once.
 const BURST: u32 = 64;
-/// Afterwards one change each.
+/// Time until another change is permitted.
 pub(super) const INTERVAL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

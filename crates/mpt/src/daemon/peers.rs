@@ -89,6 +89,7 @@ impl Daemon {
         self.end_path_tests_of(&peer.name);
         self.forget_peer_paths(&peer.name);
         self.forget_session_routes(&peer.name);
+        self.path_changes.forget(&peer.name);
         self.remove_tls_paths(now, &peer.name);
         self.interface_sync.schedule(now);
         if let Some(port) = &mut self.control_port {

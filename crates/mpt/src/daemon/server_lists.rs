@@ -75,7 +75,7 @@ pub(super) fn overlay(file: &mut File, before: &Groups) -> Groups {
     let with_key = file.peers.iter().filter_map(|peer| Some((peer.server.as_ref()?.group.clone(), peer.servers_key?)));
     for (name, key) in with_key.collect::<BTreeMap<_, _>>() {
         let known = before.get(&name).filter(|group| group.key == key).and_then(|group| group.present.clone());
-        let present = known.or_else(|| read_saved(&state_file(&file.interface, &name), &key));
+        let present = known.or_else(|| read_saved(&list_file(&file.interface, &name), &key));
         let own = file.peers.iter().filter(|peer| is_in(peer, &name)).cloned().collect();
         let mut group = Group { key, file: own, present };
         if let Some(list) = &group.present {
@@ -109,7 +109,7 @@ fn with_servers(file: &File, group: &str, servers: Vec<Peer>) -> Result<File, Fa
     Ok(whole)
 }
 
-fn state_file(interface: &str, group: &str) -> PathBuf {
+fn list_file(interface: &str, group: &str) -> PathBuf {
     state_folder().join(format!("{interface}.{group}.servers"))
 }
 
@@ -279,7 +279,7 @@ impl Daemon {
         let gone: Vec<_> = running.iter().filter(|peer| !servers.contains(peer)).map(|peer| &*peer.name).collect();
         let whole = with_servers(&self.file, name, servers.clone()).map_err(Refusal::Unusable)?;
         let ready = setup::prepare_peers(&whole, new, &mut self.sockets).map_err(Refusal::Unusable)?;
-        let file = state_file(&self.file.interface, name);
+        let file = list_file(&self.file.interface, name);
         if let Err(error) = state_file::write(&file, &list.bytes) {
             let file = file.display();
             tracing::warn!(%file, %error, "cannot save the list of servers: it is lost at the next start; hint: free space?");

@@ -13,7 +13,7 @@ pub(super) struct StateFile {
     /// The consequence of a failure, for the log.
     consequence: &'static str,
     writing: Option<JoinHandle<io::Result<()>>>,
-    /// The last write failed, and was reported.
+    /// The last write failed.
     has_failed: bool,
 }
 
@@ -26,7 +26,7 @@ impl StateFile {
         &self.path
     }
 
-    /// Starts to write. Returns false if the disk is still busy with the last time.
+    /// Starts to write. Returns false if the disk is still busy with the last write.
     pub(super) fn start(&mut self, bytes: Vec<u8>) -> bool {
         if self.writing.as_ref().is_some_and(|writing| !writing.is_finished()) {
             return false;

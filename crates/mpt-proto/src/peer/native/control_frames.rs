@@ -98,6 +98,7 @@ impl Native {
     }
 
     fn send_acks(&mut self, turn: &mut Turn<'_>, best: PathId) {
+        let mut carriers = None;
         for slot in 0..self.remote.iter().len() {
             let acks = self.remote.iter_mut().nth(slot).and_then(|remote| remote.acks.as_mut());
             let due = acks.filter(|acks| acks.ack_due().is_some_and(|at| at <= turn.now));
@@ -113,7 +114,7 @@ impl Native {
                 ce: ack.ce as u32,
                 ranges,
             };
-            let carriers = self.carriers(turn.now, best);
+            let carriers = *carriers.get_or_insert_with(|| self.carriers(turn.now, best));
             for id in self.ids().filter(|id| carriers.contains(*id)) {
                 self.send_frames(turn, id, [Frame::Ack(frame)].into_iter(), false);
             }

@@ -285,10 +285,11 @@ impl Native {
         self.send_frames(turn, id, [frame].into_iter(), true);
     }
 
-    /// Ends a test of a path whose counters begin again.
+    /// Ends the traffic of a test on a path whose counters begin again. Requests that were served are remembered.
     pub(super) fn end_path_test_of(&mut self, id: PathId) {
-        if self.tests.traffic.as_ref().is_some_and(|traffic| traffic.path == id) {
-            self.tests.clear();
+        let ended = self.tests.traffic.take_if(|traffic| traffic.path == id);
+        if ended.is_some_and(|traffic| !traffic.is_for_peer) {
+            self.end_path_test(PathTestOutcome::default());
         }
     }
 
