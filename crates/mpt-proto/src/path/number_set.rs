@@ -1,5 +1,5 @@
-//! A set of packet numbers, one bit each. To look for a member in a range costs a step for each 64 numbers of the range:
-//! a peer chooses the ranges of its ACKs.
+//! A set of packet numbers, one bit each. To look for a member in a range costs a step for each 64 numbers of the
+//! range: a peer chooses the ranges of its ACKs.
 
 use std::collections::VecDeque;
 
