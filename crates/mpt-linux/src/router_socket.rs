@@ -5,7 +5,7 @@ use std::net::{Ipv6Addr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use nix::libc::{self, sock_filter};
-use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket, sockopt};
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 
 use crate::Error;
 use crate::sys::{filter, option};
@@ -24,7 +24,7 @@ impl RouterSocket {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let open = || -> io::Result<UdpSocket> {
             let fd = socket(AddressFamily::Inet6, SockType::Raw, flags, SockProtocol::IcmpV6)?;
-            filter::attach(fd.as_fd(), &mut solicitations())?;
+            filter::attach(fd.as_fd(), &mut solicitations_of(NO_LINK))?;
             // Receivers discard other values, which show that a router has forwarded the message (RFC 4861 6.1.2).
             option::set(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS, 255)?;
             option::set(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP, 0)?;
@@ -43,13 +43,14 @@ impl RouterSocket {
         }
     }
 
-    /// Binds the socket to a link, and joins the group of all routers there. Does nothing if it is bound to it.
+    /// Takes solicitations from a link, and joins the group of all routers there. Does nothing if it is on it. The
+    /// socket is not bound to the link: to bind it to another one, as after the loss of an adapter, needs CAP_NET_RAW.
     pub fn attach(&mut self, index: u32, name: &str) -> Result<(), Error> {
         if self.link == Some(index) {
             return Ok(());
         }
         let attach = || {
-            setsockopt(&self.socket, sockopt::BindToDevice, &name.into())?;
+            filter::attach(self.socket.as_fd(), &mut solicitations_of(index))?;
             match self.socket.join_multicast_v6(&ALL_ROUTERS, index) {
                 Err(error) if error.raw_os_error() != Some(libc::EADDRINUSE) => Err(error),
                 _ => Ok(()),
@@ -94,10 +95,16 @@ const PER_CALL: usize = 32;
 /// Type of a router solicitation (RFC 4861 section 4.1).
 const SOLICITATION: u8 = 133;
 
-/// Accepts messages whose first byte is the type of a solicitation.
-fn solicitations() -> [sock_filter; 4] {
+/// No interface has this index.
+const NO_LINK: u32 = 0;
+
+/// Accepts messages from a link whose first byte is the type of a solicitation.
+fn solicitations_of(link: u32) -> [sock_filter; 6] {
     let step = |code: u32, jt, jf, k| sock_filter { code: code as u16, jt, jf, k };
+    let received_on = (libc::SKF_AD_OFF + libc::SKF_AD_IFINDEX) as u32;
     [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, received_on),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 3, link),
         step(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, 0),
         step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, u32::from(SOLICITATION)),
         step(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),

@@ -140,7 +140,8 @@ impl Table {
         let piped = command.args(["-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = piped.spawn().map_err(|error| self.no_nft(&error))?;
         if let Some(mut input) = child.stdin.take() {
-            input.write_all(script.as_bytes()).map_err(|error| self.no_nft(&error))?;
+            // It fails if `nft` has ended early. Then its output has the reason, and waiting leaves no zombie.
+            let _ = input.write_all(script.as_bytes());
         }
         let output = child.wait_with_output().map_err(|error| self.no_nft(&error))?;
         if output.status.success() {

@@ -86,6 +86,18 @@ fn hosts_make_addresses_in_a_delegated_network_and_keep_them_on_the_way() {
     // A host that joins solicits an advertisement: it does not wait for the next one, in 200 s.
     scene.guest.ip("link set eth0 down\nlink set eth0 up").expect("a cable");
     assert_eq!(scene.wait_for_guest(), address);
+    // The router's end goes down, and is replaced by one with another index. The tunnel has no CAP_NET_RAW any more.
+    let replaced = format!("link del lan\nlink add lan type veth peer name eth0 netns {}", scene.guest.name());
+    for change in ["link set lan down", &replaced] {
+        scene.rig.hosts.a.ip(change).expect("a change of the LAN");
+        let settings = [("net/ipv6/conf/eth0/accept_ra", "1"), ("net/ipv6/conf/eth0/autoconf", "1")];
+        scene.guest.sysctl(&settings).expect("settings");
+        scene.rig.hosts.a.ip("link set lan up").expect("a LAN");
+        for _ in 0..2 {
+            scene.guest.ip("link set eth0 down\nlink set eth0 up").expect("a host that solicits");
+            scene.wait_for_guest();
+        }
+    }
     // Another program removes the router's address.
     sh(&scene.rig.hosts.a, "ip -6 address flush dev lan scope global");
     scene.rig.wait_until("it is back", |_| scene.router_addresses().contains("2001:db8:78::1/64"));

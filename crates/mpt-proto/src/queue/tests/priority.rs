@@ -15,14 +15,19 @@ fn realtime_goes_before_interactive_and_both_before_bulk() {
     assert_eq!(order(&mut queue, 6), [REALTIME, REALTIME, INTERACTIVE, INTERACTIVE, BULK, BULK]);
 }
 
-#[test]
-fn bulk_keeps_a_ninth_whatever_the_dscp_of_others() {
+fn backlog_of_all_classes() -> Queue {
     let mut queue = Queue::new(ROOMY, Aqm::Off);
     for i in 0..20 {
         for bucket in [BULK, INTERACTIVE, REALTIME] {
             queue.push(NOW, bucket, many(i * 100_000, 44, PAYLOAD));
         }
     }
+    queue
+}
+
+#[test]
+fn bulk_keeps_a_ninth_whatever_the_dscp_of_others() {
+    let mut queue = backlog_of_all_classes();
     let order = order(&mut queue, 950);
     assert!(order[..46].iter().all(|bucket| *bucket != BULK), "64 KiB go first");
     let bulk = order[50..].iter().filter(|bucket| **bucket == BULK).count();
@@ -32,12 +37,7 @@ fn bulk_keeps_a_ninth_whatever_the_dscp_of_others() {
 /// Without a share, interactive flows got nothing beside realtime packets of the path's whole rate.
 #[test]
 fn interactive_keeps_a_ninth_of_what_realtime_and_it_send() {
-    let mut queue = Queue::new(ROOMY, Aqm::Off);
-    for i in 0..20 {
-        for bucket in [BULK, INTERACTIVE, REALTIME] {
-            queue.push(NOW, bucket, many(i * 100_000, 44, PAYLOAD));
-        }
-    }
+    let mut queue = backlog_of_all_classes();
     let order = order(&mut queue, 850);
     let count = |class| order[50..].iter().filter(|bucket| **bucket == class).count();
     let (interactive, realtime) = (count(INTERACTIVE), count(REALTIME));
