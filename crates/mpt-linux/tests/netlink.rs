@@ -311,6 +311,12 @@ fn deleted_rules_and_changed_tables_are_reported() {
             output_of("nft", command.replace("mine", "min").as_str());
             assert!(!tables.take_changed(&["mine"]).unwrap(), "{command}");
         }
+        output_of("nft", "add table inet mine; add set inet mine seen { type ipv4_addr; }");
+        assert!(tables.take_changed(&["mine"]).unwrap());
+        for change in ["add", "delete"] {
+            output_of("nft", &format!("{change} element inet mine seen {{ 192.0.2.1 }}"));
+            assert!(!tables.take_changed(&["mine"]).unwrap(), "a resolver adds addresses of names all the time");
+        }
     });
 }
 

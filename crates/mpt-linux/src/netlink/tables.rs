@@ -54,12 +54,19 @@ fn open_socket() -> io::Result<Socket> {
 }
 
 /// Returns the name of the table that a message is about. All kinds of objects have it in their first attribute.
+/// Changes of elements of sets do not count: a resolver adds the addresses of names.
 fn table(frame: &[u8]) -> Option<Vec<u8>> {
+    let kind = u16::from_ne_bytes([*frame.get(4)?, *frame.get(5)?]);
+    if ELEMENTS.contains(&(i32::from(kind) & 0xff)) {
+        return None;
+    }
     let attributes = NlasIterator::new(frame.get(HEADER + SUBHEADER..)?);
     let name = attributes.map_while(Result::ok).find(|attribute| attribute.kind() == TABLE)?;
     Some(name.value().strip_suffix(&[0])?.to_vec())
 }
 
+/// The messages on elements of sets, without the subsystem.
+const ELEMENTS: [i32; 2] = [libc::NFT_MSG_NEWSETELEM, libc::NFT_MSG_DELSETELEM];
 /// Length of a `struct nfgenmsg`.
 const SUBHEADER: usize = 4;
 /// `NFTA_TABLE_NAME`, `NFTA_CHAIN_TABLE`, `NFTA_RULE_TABLE` and others.
