@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 /// The set. Numbers are added in rising order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NumberSet {
-    /// The number of the first word: that of its lowest bit, divided by 64.
-    first: u64,
+    /// The first word has the bits of the packet numbers from 64 times this on.
+    first_word: u64,
     words: VecDeque<u64>,
 }
 
@@ -16,9 +16,9 @@ impl NumberSet {
     pub(super) fn push(&mut self, number: u64) {
         let (word, bit) = place(number);
         if self.words.is_empty() {
-            self.first = word;
+            self.first_word = word;
         }
-        while self.first + (self.words.len() as u64) <= word {
+        while self.first_word + (self.words.len() as u64) <= word {
             self.words.push_back(0);
         }
         if let Some(last) = self.words.back_mut() {
@@ -28,8 +28,8 @@ impl NumberSet {
 
     /// Returns the least member from `from` to `last`.
     pub(super) fn next(&self, from: u64, last: u64) -> Option<u64> {
-        let (word, bit) = place(from.max(self.first * WIDTH));
-        let start = usize::try_from(word - self.first).ok().filter(|start| *start < self.words.len())?;
+        let (word, bit) = place(from.max(self.first_word * WIDTH));
+        let start = usize::try_from(word - self.first_word).ok().filter(|start| *start < self.words.len())?;
         let masks = std::iter::once(!(bit - 1)).chain(std::iter::repeat(u64::MAX));
         let words = (word..=last / WIDTH).zip(self.words.range(start..)).zip(masks);
         let (number, word) = words.map(|((number, word), mask)| (number, word & mask)).find(|(_, word)| *word != 0)?;
@@ -44,20 +44,20 @@ impl NumberSet {
     /// Returns whether the number is a member.
     pub(super) fn contains(&self, number: u64) -> bool {
         let (word, bit) = place(number);
-        let word = word.checked_sub(self.first).and_then(|word| self.words.get(word as usize));
+        let word = word.checked_sub(self.first_word).and_then(|word| self.words.get(word as usize));
         word.is_some_and(|word| word & bit != 0)
     }
 
     /// Removes a number.
     pub(super) fn remove(&mut self, number: u64) {
         let (word, bit) = place(number);
-        let word = word.checked_sub(self.first).and_then(|word| self.words.get_mut(word as usize));
+        let word = word.checked_sub(self.first_word).and_then(|word| self.words.get_mut(word as usize));
         if let Some(word) = word {
             *word &= !bit;
         }
         while self.words.front() == Some(&0) {
             self.words.pop_front();
-            self.first += 1;
+            self.first_word += 1;
         }
     }
 
@@ -67,11 +67,12 @@ impl NumberSet {
     }
 }
 
-/// Returns a number's word, and its bit in there.
+/// Returns which word has the bit of a packet number, and a mask with this bit alone.
 fn place(number: u64) -> (u64, u64) {
     (number / WIDTH, 1 << (number % WIDTH))
 }
 
+/// Bits of a word.
 const WIDTH: u64 = u64::BITS as u64;
 
 #[cfg(test)]

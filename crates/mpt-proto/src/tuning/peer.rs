@@ -62,6 +62,9 @@ pub mod native {
     /// The time after which a path that has shown no round trip may carry one direction only. Most round trips are
     /// shorter, and an initiation is repeated later.
     pub const SPREAD_AFTER: Duration = Duration::from_millis(250);
+    /// Paths that carry an ACK beside the best one, while that one is not known to work. It limits work: with 32, a
+    /// peer that acknowledges nothing got 41,088 datagrams a second, and gets 6,528.
+    pub const MAX_SPREAD: usize = 4;
     /// Minimum interval between initiations while packets wait: with the jitter, a peer that has started again gets one
     /// within 833 ms. As frequent as probes of a dead path, see `MAX_BUSY_BACK_OFF`.
     pub const MIN_RETRY: Duration = Duration::from_millis(500);

@@ -9,15 +9,13 @@ use crate::peer::{CONTROL_TOS, Turn};
 use crate::time::Time;
 use crate::tuning::Heuristic;
 use crate::tuning::path::sent_packets::MAX_ACK_DELAY;
-use crate::tuning::peer::native::SPREAD_AFTER;
+use crate::tuning::peer::native::{MAX_SPREAD, SPREAD_AFTER};
 use crate::tuning::peer::send::RECENT;
 use crate::wire::frame::{ACK_RANGES_LEN, AckFrame, AckRanges, Frame, PathFrame, PathUsage, SkipFrame, Writer};
 use crate::wire::native::{HEADER, OVERHEAD, PathTag};
 
 /// Bytes of frames in a control datagram: it fits IPv6's minimum MTU.
 const MAX_CONTROL: usize = 1_280 - 40 - 8 - OVERHEAD;
-/// Paths that carry a frame beside the best one, while that is not known to work.
-const MAX_SPREAD: usize = 4;
 /// A SKIP frame with type and length, rounded up.
 const SKIP: usize = 16;
 /// A CONTEXT frame with type and length, rounded up.
